@@ -1,0 +1,1 @@
+"""swiftlmctl: parse, call, print."""

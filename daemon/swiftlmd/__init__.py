@@ -1,0 +1,1 @@
+"""swiftlmd: who may run what, when, and who is told."""

@@ -1,0 +1,1 @@
+"""One model in one process: tokens in, tokens out."""

@@ -1,0 +1,1 @@
+"""The part of the engine without tensors: plans, schedules, prices. Runs on any machine, no MLX."""

@@ -1,0 +1,40 @@
+"""Exit codes of the programs, as launchd, systemd and scripts read them (sysexits where they fit)."""
+
+from enum import IntEnum
+
+
+class DaemonExit(IntEnum):
+    """swiftlmd: 0 means "stay down", anything else "a restart can help"."""
+
+    STAY_DOWN = 0
+    CRASH = 1
+    NO_DEVICE = 69
+    GPU_FAULT = 70
+    TEMPORARY = 75  # port or lock busy
+    NOT_PERMITTED = 77
+    BAD_CONFIG = 78
+
+
+class EngineExit(IntEnum):
+    """The engine process, read by the daemon that started it."""
+
+    DONE = 0
+    LOOP_DIED = 1
+    NO_DEVICE = 69
+    GPU_FAULT = 70
+    MODEL_BROKEN = 72
+    STOP_TIMED_OUT = 73
+    PARENT_GONE = 74
+
+
+class CtlExit(IntEnum):
+    """swiftlmctl."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_RUNNING = 3
+    NOT_INSTALLED = 4
+    TIMEOUT = 5
+    DENIED = 6
+    VERSION_MISMATCH = 7
