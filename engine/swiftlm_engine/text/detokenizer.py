@@ -1,0 +1,159 @@
+"""Detokeniser: token ids of one sequence to text, in linear time, never half a character.
+
+Joined, the deltas equal what the tokenizer decodes from all ids at once, special tokens left out.
+Two ways: a byte-level vocabulary maps each token to bytes and needs no tokenizer afterwards;
+any other decodes a short window and shows what the new token added to it. One difference is
+meant: of bytes that are no UTF-8, a byte-fallback vocabulary shows the good ones, since they are
+shown before the bad one is known.
+"""
+
+import codecs
+import json
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from .marks import MARK, marked
+
+REPLACEMENT = "\ufffd"
+# A character is four bytes at most; a window that still ends in half a character after this
+# many tokens holds bytes that are no UTF-8.
+MAX_HELD_TOKENS = 8
+
+
+class TokenTexts:
+    """The text of each token of one vocabulary; shared by all sequences of a model.
+
+    `controls` are marked (see marks.py), `kept` are shown as plain text although they are special.
+    """
+
+    def __init__(
+        self, tokenizer: Any, controls: Iterable[str] = (), kept: Iterable[str] = ()
+    ) -> None:
+        # Any: a fast tokenizer of transformers, bare or wrapped by mlx-lm.
+        self.backend = getattr(tokenizer, "backend_tokenizer", None)
+        self.decode = self.backend.decode if self.backend is not None else tokenizer.decode
+        self.byte_level = self.backend is not None and _is_byte_level(self.backend)
+        special = _special_tokens(tokenizer, self.backend)
+        controls, kept = set(controls), set(kept)
+        self.control_ids = {i: marked(t) for i, t in special.items() if t in controls}
+        self.skipped_ids = {i for i, t in special.items() if t not in controls and t not in kept}
+        self._bytes: dict[int, bytes] = {}
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """The bytes a token stands for; empty for an id outside the vocabulary."""
+        known = self._bytes.get(token_id)
+        if known is None:
+            known = self._bytes[token_id] = self._find_bytes(token_id)
+        return known
+
+    def _find_bytes(self, token_id: int) -> bytes:
+        token = self.backend.id_to_token(token_id) if self.backend is not None else None
+        if self.backend is not None and token is None:
+            return b""
+        if self.byte_level:
+            return _byte_level_bytes(token)
+        if token is not None and len(token) == 6 and token.startswith("<0x"):
+            return bytes.fromhex(token[3:5])
+        return str(self.decode([token_id], skip_special_tokens=False)).encode()
+
+    def start(self) -> "Detokenizer":
+        return _ByteDetokenizer(self) if self.byte_level else _WindowDetokenizer(self)
+
+
+class Detokenizer:
+    """One sequence: `push` each token id in order, `flush` once at the end."""
+
+    def __init__(self, texts: TokenTexts) -> None:
+        self._texts = texts
+
+    def push(self, token_id: int) -> str:
+        control = self._texts.control_ids.get(token_id)
+        if control is not None:
+            return self.flush() + control
+        if token_id in self._texts.skipped_ids:
+            return ""
+        # A model that spells the noncharacter must not pass for a control token.
+        return self._take(token_id).replace(MARK, REPLACEMENT)
+
+    def flush(self) -> str:
+        """What is held back, half characters as U+FFFD."""
+        raise NotImplementedError
+
+    def _take(self, token_id: int) -> str:
+        raise NotImplementedError
+
+
+class _ByteDetokenizer(Detokenizer):
+    def __init__(self, texts: TokenTexts) -> None:
+        super().__init__(texts)
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def _take(self, token_id: int) -> str:
+        return self._utf8.decode(self._texts.bytes_of(token_id))
+
+    def flush(self) -> str:
+        rest = self._utf8.decode(b"", final=True)
+        self._utf8.reset()
+        return rest
+
+
+class _WindowDetokenizer(Detokenizer):
+    """The window is the last tokens shown (what follows may need them to decode) and those held."""
+
+    def __init__(self, texts: TokenTexts) -> None:
+        super().__init__(texts)
+        self._shown: list[int] = []
+        self._shown_text = ""
+        self._held: list[int] = []
+
+    def _take(self, token_id: int) -> str:
+        self._held.append(token_id)
+        text = self._decode(self._shown + self._held)
+        if text.endswith(REPLACEMENT) and len(self._held) < MAX_HELD_TOKENS:
+            return ""
+        return self._show(text)
+
+    def flush(self) -> str:
+        return self._show(self._decode(self._shown + self._held)) if self._held else ""
+
+    def _show(self, text: str) -> str:
+        new = text[len(self._shown_text) :]
+        self._shown, self._held = self._held, []
+        self._shown_text = self._decode(self._shown)
+        return new
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return str(self._texts.decode(token_ids, skip_special_tokens=False))
+
+
+def _special_tokens(tokenizer: Any, backend: Any) -> dict[int, str]:
+    if backend is not None:
+        added = backend.get_added_tokens_decoder().items()
+        return {i: token.content for i, token in added if token.special}
+    ids = getattr(tokenizer, "all_special_ids", ())
+    return {i: str(tokenizer.decode([i], skip_special_tokens=False)) for i in ids}
+
+
+def _is_byte_level(backend: Any) -> bool:
+    decoder = backend.decoder
+    if decoder is None:
+        return False
+    return json.loads(decoder.__getstate__()).get("type") == "ByteLevel"
+
+
+def _byte_level_bytes(token: str) -> bytes:
+    table = _char_bytes()
+    try:
+        return bytes(table[char] for char in token)
+    except KeyError:  # an added token, spelled as it reads
+        return token.encode()
+
+
+@cache
+def _char_bytes() -> dict[str, int]:
+    """GPT-2's printable stand-in for each byte, inverted."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    table = {chr(b): b for b in printable}
+    others = [b for b in range(256) if b not in printable]
+    return table | {chr(256 + i): b for i, b in enumerate(others)}
