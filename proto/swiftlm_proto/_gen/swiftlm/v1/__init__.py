@@ -899,6 +899,11 @@ class GenerateRequest(betterproto2.Message):
 
     return_token_ids: "bool" = betterproto2.field(21, betterproto2.TYPE_BOOL)
 
+    keep_alive_s: "int | None" = betterproto2.field(34, betterproto2.TYPE_INT32, optional=True)
+    """
+    For the daemon, not the engine: seconds the model stays after this request; -1 = for ever.
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "GenerateRequest", GenerateRequest)
 
