@@ -1,0 +1,127 @@
+"""Settings from their four sources, each value with the origin that decided it."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+import tomlkit.exceptions
+
+from swiftlmd.config.settings import OPTIONS, PER_MODEL, Option, Settings
+from swiftlmd.config.values import BadValue, checked, parsed
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names the file, the key and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Settings and, for each key, where its value came from: default, file, environment, flag."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    path: Path
+
+
+def load(path: Path, environ: Mapping[str, str], flags: Mapping[str, str]) -> Configuration:
+    """Reads and checks everything; raises ConfigError. A missing file is an empty one."""
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(OPTIONS, "default")
+    document = read_file(path)
+    for key, value in _from_file(document, path):
+        values[key], origins[key] = value, "file"
+    for origin, found in (
+        ("environment", _from_environment(environ)),
+        ("flag", ((key, text, option_named(key).flag) for key, text in flags.items())),
+    ):
+        for key, text, where in found:
+            values[key], origins[key] = _parsed(OPTIONS[key], text, where), origin
+    fields = {OPTIONS[key].name: value for key, value in values.items()}
+    settings = Settings(**fields, model=_per_model(document, path))
+    return Configuration(settings, types.MappingProxyType(origins), path)
+
+
+def read_file(path: Path) -> tomlkit.TOMLDocument:
+    """config.toml with its comments; an empty document when there is none."""
+    try:
+        return tomlkit.parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return tomlkit.document()
+    except (tomlkit.exceptions.ParseError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def option_named(key: str) -> Option:
+    """The option with this key; an unknown one is an error that names the nearest."""
+    if key in OPTIONS:
+        return OPTIONS[key]
+    raise ConfigError(f"unknown option '{key}'{_nearest(key, OPTIONS)}")
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _from_file(document: tomlkit.TOMLDocument, path: Path) -> Iterator[tuple[str, Any]]:
+    tables = sorted({key.partition(".")[0] for key in OPTIONS})
+    for table, content in document.unwrap().items():
+        if table == "model":
+            continue
+        if table not in tables:
+            raise ConfigError(f"{path}: unknown table [{table}]{_nearest(table, tables)}")
+        if not isinstance(content, dict):
+            raise ConfigError(f"{path}: '{table}' must be a table: write [{table}]")
+        for name, value in content.items():
+            key = f"{table}.{name}"
+            if key not in OPTIONS:
+                raise ConfigError(f"{path}: unknown option '{key}'{_nearest(key, OPTIONS)}")
+            yield key, _checked(OPTIONS[key], value, path)
+
+
+def _per_model(document: tomlkit.TOMLDocument, path: Path) -> Mapping[str, Mapping[str, Any]]:
+    tables = document.unwrap().get("model", {})
+    if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
+        raise ConfigError(f'{path}: write one table per model: [model."NAME"]')
+    return types.MappingProxyType(
+        {name: _one_model(name, table, path) for name, table in tables.items()}
+    )
+
+
+def _one_model(name: str, table: dict[str, Any], path: Path) -> Mapping[str, Any]:
+    values = {}
+    for key, value in table.items():
+        if key not in PER_MODEL:
+            where = f'{path}: [model."{name}"]'
+            raise ConfigError(f"{where}: unknown option '{key}'{_nearest(key, PER_MODEL)}")
+        values[key] = _checked(PER_MODEL[key], value, path)
+    return types.MappingProxyType(values)
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    for option in OPTIONS.values():
+        text = environ.get(option.environment_name)
+        if text is not None:
+            yield option.key, text, option.environment_name
+
+
+def _checked(option: Option, value: object, path: Path) -> Any:  # Any: depends on the option
+    try:
+        return checked(option, value)
+    except BadValue as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _parsed(option: Option, text: str, where: str) -> Any:  # Any: depends on the option
+    try:
+        return parsed(option, text)
+    except BadValue as error:
+        raise ConfigError(f"{where}: {error}") from error

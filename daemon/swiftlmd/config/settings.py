@@ -1,0 +1,276 @@
+"""Every option of the daemon, each written once: key, type, default, help, needs_restart.
+
+The help of `swiftlmd serve`, `swiftlmctl config show` and the docs are generated from this file.
+A key is `table.name` in config.toml, `SWIFTLM_TABLE_NAME` in the environment and
+`--table-name` on the command line. An option that takes effect only in a new daemon process
+(or, under [engine], in the next load of a model) says so with `needs_restart`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+NEVER = float("inf")
+
+
+class Form(Enum):
+    """How a value is written in config.toml and as text."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    NUMBER = "number"
+    SWITCH = "true or false"
+    LIST = "list of text"
+    TABLE = "table of text"
+    DURATION = 'seconds, or "90s", "30m", "2h", "never"'
+    SIZE = '"auto", "off", bytes, "24GB" or "60%"'
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of one key."""
+
+    key: str
+    name: str  # the field of Settings
+    form: Form
+    default: Any  # of the type that `form` says
+    help: str
+    needs_restart: bool
+    choices: tuple[str, ...]
+    minimum: float
+    maximum: float
+    secret: bool
+
+    @property
+    def environment_name(self) -> str:
+        return "SWIFTLM_" + self.key.upper().replace(".", "_")
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.key.replace(".", "-").replace("_", "-")
+
+
+def _option(
+    form: Form,
+    default: Any,  # the dataclass field carries the real type
+    help: str,
+    *,
+    needs_restart: bool = False,
+    choices: tuple[str, ...] = (),
+    minimum: float = 0,
+    maximum: float = 2**62,
+    secret: bool = False,
+) -> Any:
+    metadata = {
+        "form": form,
+        "help": help,
+        "needs_restart": needs_restart,
+        "choices": choices,
+        "minimum": minimum,
+        "maximum": maximum,
+        "secret": secret,
+    }
+    if isinstance(default, Mapping):
+        frozen = types.MappingProxyType(dict(default))
+        return field(default_factory=lambda: frozen, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+_TEXT, _INTEGER, _NUMBER, _SWITCH = Form.TEXT, Form.INTEGER, Form.NUMBER, Form.SWITCH
+_LIST, _TABLE, _DURATION, _SIZE = Form.LIST, Form.TABLE, Form.DURATION, Form.SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The configuration one daemon runs by. A field is its key with `.` written as `_`."""
+
+    http_host: str = _option(
+        _TEXT, "127.0.0.1", "Address that HTTP listens on.", needs_restart=True
+    )
+    http_port: int = _option(
+        _INTEGER, 5413, "Port of HTTP; never moved when busy.", needs_restart=True, maximum=65535
+    )
+    http_api_keys: tuple[str, ...] = _option(
+        _LIST, (), "Keys that clients must send; none = no key is asked for.", secret=True
+    )
+    http_allowed_hosts: tuple[str, ...] = _option(
+        _LIST, (), "Names accepted in the Host header besides loopback ones; * = any."
+    )
+    http_allowed_origins: tuple[str, ...] = _option(
+        _LIST, (), "Web origins that may call from a browser besides our own pages; * = any."
+    )
+    http_max_body_bytes: int = _option(
+        _INTEGER, 64 * 2**20, "Largest request body.", minimum=1024, needs_restart=True
+    )
+    http_max_in_flight: int = _option(
+        _INTEGER, 256, "Requests accepted at once; more get 503 with Retry-After.", minimum=1
+    )
+    http_keepalive: float = _option(
+        _DURATION, 10.0, "Silence in a stream after which a comment is sent.", minimum=0.1
+    )
+    http_web: bool = _option(_SWITCH, True, "Serve the web page.", needs_restart=True)
+
+    models_default: str = _option(
+        _TEXT, "smollm2-135m", "Model of requests that name none, or `default`."
+    )
+    models_aliases: Mapping[str, str] = _option(
+        _TABLE,
+        {"claude-*": "default"},
+        "Other names for models; `*` matches anything, the target may be `default`.",
+    )
+    models_unknown: str = _option(
+        _TEXT,
+        "error",
+        "A name that is no model: an error, or the default model.",
+        choices=("error", "default"),
+    )
+    models_folders: tuple[str, ...] = _option(
+        _LIST, (), "Further folders that hold models.", needs_restart=True
+    )
+    models_preload: tuple[str, ...] = _option(_LIST, (), "Models loaded when the daemon starts.")
+    models_pinned: tuple[str, ...] = _option(_LIST, (), "Models that are never evicted.")
+    models_keep_alive: float = _option(
+        _DURATION, 1800.0, "Idle time after which a model is unloaded; 0 = at once."
+    )
+    models_max_loaded: int = _option(
+        _INTEGER, 0, "Models loaded at once; 0 = as many as fit into the budget."
+    )
+    models_swap_hold: float = _option(
+        _DURATION, 5.0, "A model stays at least this long before another may take its place."
+    )
+    models_swap_wait: float = _option(
+        _DURATION, 60.0, "A request waits this long for a busy model to make room."
+    )
+    models_load_timeout: float = _option(
+        _DURATION, 1800.0, "A load that took longer is given up.", minimum=1
+    )
+
+    engine_context: int = _option(_INTEGER, 0, "Tokens of context; 0 = what the plan allows.")
+    engine_parallel: int = _option(
+        _INTEGER, 0, "Sequences decoded together; 0 = what the plan allows.", maximum=1024
+    )
+    engine_kv: str = _option(
+        _TEXT,
+        "auto",
+        "Format of the KV cache.",
+        choices=("auto", "fp16", "turbo", "k4v3", "spec", "k8v3", "k4v4"),
+    )
+    engine_dtype: str = _option(
+        _TEXT,
+        "",
+        "Number type of activations; empty = the model's own.",
+        choices=("", "float32", "float16", "bfloat16"),
+    )
+    engine_memory_budget: str = _option(_SIZE, "auto", "Memory that all models together may hold.")
+    engine_buffer_cache: str = _option(_SIZE, "auto", "Free buffers that MLX may keep.")
+    engine_wire: str = _option(
+        _TEXT, "auto", "Keep weights from being paged out (Metal).", choices=("auto", "off")
+    )
+    engine_prefix_cache: str = _option(_SIZE, "auto", "Memory for KV kept across requests.")
+    engine_prefix_disk: str = _option(_SIZE, "auto", "Disk for KV kept across restarts.")
+    engine_prefill_chunk: int = _option(_INTEGER, 0, "Tokens of prefill in one step; 0 = measured.")
+    engine_prefill_slice_ms: int = _option(
+        _INTEGER, 0, "Longest wait of a decoding sequence for a prefill; 0 = default."
+    )
+    engine_max_queue: int = _option(
+        _INTEGER, 0, "Requests that may wait for a slot; 0 = default.", maximum=100_000
+    )
+    engine_gpu_layers: str = _option(
+        _TEXT, "all", "Layers on the accelerator: all, auto or a number."
+    )
+    engine_stream_experts: str = _option(
+        _TEXT, "auto", "Read experts from disk as needed.", choices=("auto", "on", "off")
+    )
+    engine_expert_slots: int = _option(_INTEGER, 0, "Experts kept per layer; 0 = from the plan.")
+    engine_top_k_experts: int = _option(
+        _INTEGER, 0, "Experts used per token; 0 = the model's own number."
+    )
+    engine_draft: str = _option(
+        _TEXT, "", "Draft model for speculative decoding, `ngram`, or empty for none."
+    )
+    engine_draft_tokens: int = _option(
+        _INTEGER, 0, "Tokens drafted ahead; 0 = default.", maximum=64
+    )
+    engine_template_kwargs: Mapping[str, str] = _option(
+        _TABLE, {}, "Values (JSON) handed to every chat template."
+    )
+    engine_stall: float = _option(
+        _DURATION, 300.0, "An engine whose step takes longer is restarted; never = off.", minimum=1
+    )
+    engine_environment: Mapping[str, str] = _option(
+        _TABLE, {}, "Environment variables added to engine processes."
+    )
+
+    calibration_auto: bool = _option(_SWITCH, True, "Measure a model when the machine is idle.")
+
+    hub_endpoint: str = _option(_TEXT, "", "Address of the model hub; empty = huggingface.co.")
+    hub_home: str = _option(
+        _TEXT, "", "Folder of the hub cache (HF_HOME); empty = the environment's or the usual one."
+    )
+    hub_offline: bool = _option(_SWITCH, False, "Never use the network for models.")
+    hub_http_proxy: str = _option(_TEXT, "", "Proxy for http downloads.")
+    hub_https_proxy: str = _option(_TEXT, "", "Proxy for https downloads.")
+    hub_no_proxy: str = _option(_TEXT, "", "Hosts reached without the proxy.")
+    hub_ca_bundle: str = _option(_TEXT, "", "File of certificates trusted for downloads.")
+
+    log_level: str = _option(
+        _TEXT, "info", "Lowest level that is logged.", choices=("debug", "info", "warning", "error")
+    )
+    log_access: bool = _option(_SWITCH, True, "Write one line per request to access.log.")
+
+    service_drain: float = _option(
+        _DURATION, 30.0, "Time that running requests get to finish on shutdown."
+    )
+    power_prevent_sleep: bool = _option(
+        _SWITCH, False, "Keep the machine awake while requests run."
+    )
+
+    model: Mapping[str, Mapping[str, Any]] = field(  # values are of the type each option says
+        default_factory=lambda: types.MappingProxyType({}), metadata={"per_model": True}
+    )
+
+    def for_model(self, name: str) -> Settings:
+        """These settings with the [model."NAME"] table laid over [engine] and keep_alive."""
+        table = self.model.get(name)
+        if not table:
+            return self
+        return dataclasses.replace(self, **{PER_MODEL[key].name: v for key, v in table.items()})
+
+
+def _described(item: dataclasses.Field[Any]) -> Option:
+    table, _, rest = item.name.partition("_")
+    default = item.default
+    if default is dataclasses.MISSING:
+        assert item.default_factory is not dataclasses.MISSING
+        default = item.default_factory()
+    return Option(key=f"{table}.{rest}", name=item.name, default=default, **item.metadata)
+
+
+OPTIONS: Mapping[str, Option] = types.MappingProxyType(
+    {
+        option.key: option
+        for option in map(
+            _described,
+            (
+                f
+                for f in dataclasses.fields(Settings)
+                if f.metadata and "per_model" not in f.metadata
+            ),
+        )
+    }
+)
+
+# What a [model."NAME"] table may hold: [engine] without its prefix, and how long to keep it.
+_SHARED = ("engine.memory_budget", "engine.environment")
+PER_MODEL: Mapping[str, Option] = types.MappingProxyType(
+    {
+        key.partition(".")[2]: option
+        for key, option in OPTIONS.items()
+        if (key.startswith("engine.") and key not in _SHARED) or key == "models.keep_alive"
+    }
+)
