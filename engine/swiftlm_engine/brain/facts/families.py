@@ -1,0 +1,329 @@
+"""Layer lists of every model family whose memory is not plain attention in every layer.
+
+One rule per structure, keyed by mlx-lm's model type; the tests build each cache with mlx-lm and
+compare bytes. A type without a rule gets plain attention, flagged where that is a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .config import Config
+from .errors import BadConfig
+from .kv import TURBO_HEAD_SIZES
+from .layers import KvStore, Layer, LayerKind
+
+Rule = Callable[[Config], list[Layer]]
+
+# These read no head_dim from config.json.
+_HEAD_FROM_HIDDEN = frozenset({
+    "granite", "granitemoe", "granitemoehybrid", "internlm2", "lfm2", "lfm2_moe", "mixtral",
+    "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "stablelm", "starcoder2",
+})  # fmt: skip
+_WITH_SINKS = frozenset({"gpt_oss", "mimo_v2_flash"})
+# mlx-lm caches these by other classes than plain KV, and no rule below knows them yet.
+_UNPRICED = frozenset({
+    "baichuan_m1", "bailing_hybrid", "bailing_moe_linear", "bailing_moe_v3", "deepseek_v41",
+    "gear", "iquestloopcoder", "jamba", "kimi_k3", "longcat_flash_ngram", "mamba", "mimo_v2_flash",
+    "minimax_m3_vl", "muse_glimmer", "muse_spark", "nanbeige", "nemotron-nas", "olmo_hybrid",
+    "plamo2", "recurrent_gemma", "rwkv7", "spark2_5", "step3p5",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LayerList:
+    """The layers, and whether their memory is known or assumed to be plain attention."""
+
+    layers: tuple[Layer, ...]
+    assumed: bool
+
+
+def layer_list(config: Config) -> LayerList:
+    rule = _RULES.get(config.model_type, _plain)
+    return LayerList(tuple(rule(config)), config.model_type in _UNPRICED)
+
+
+def head_size(config: Config) -> int:
+    if config.model_type not in _HEAD_FROM_HIDDEN and (size := config.maybe("head_dim")):
+        return size
+    return config.count("hidden_size", "n_embd") // _query_heads(config)
+
+
+def kv_heads(config: Config) -> int:
+    heads = _query_heads(config)
+    return config.count("num_key_value_heads", "num_kv_heads", "n_head_kv", default=heads)
+
+
+def num_layers(config: Config) -> int:
+    return config.count("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+
+
+def _query_heads(config: Config) -> int:
+    return config.count("num_attention_heads", "num_heads", "n_heads", "n_head")
+
+
+def _attention(
+    config: Config,
+    kind: LayerKind = LayerKind.FULL,
+    *,
+    heads: int | None = None,
+    size: int | None = None,
+) -> Layer:
+    """A layer of ordinary attention; windows and chunks carry their limit."""
+    size = size or head_size(config)
+    limit, blocker = None, ""
+    if kind is LayerKind.SLIDING:
+        limit = config.count("sliding_window", "sliding_window_size", "window_size")
+        blocker = "sliding window, already bounded"
+    elif kind is LayerKind.CHUNKED:
+        limit, blocker = config.count("attention_chunk_size"), "chunked attention, already bounded"
+    elif config.model_type in _WITH_SINKS:
+        blocker = "attention sinks"
+    elif size not in TURBO_HEAD_SIZES:
+        blocker = f"head size {size}"
+    store = KvStore(kind, heads or kv_heads(config), size, size, limit, blocker)
+    return Layer(kind, (store,))
+
+
+def _plain(config: Config) -> list[Layer]:
+    return [_attention(config)] * num_layers(config)
+
+
+def _by_layer_types(config: Config) -> list[Layer]:
+    types = config.names("layer_types", num_layers(config))
+    if types is None:
+        return _plain(config)
+    kinds = [LayerKind.SLIDING if t == "sliding_attention" else LayerKind.FULL for t in types]
+    return [_attention(config, kind) for kind in kinds]
+
+
+def _by_pattern(config: Config) -> list[Layer]:
+    """Every pattern-th layer is full, the others slide (Gemma 3, Command R7B)."""
+    pattern = config.count("sliding_window_pattern", "_sliding_window_pattern")
+    return [
+        _attention(config, LayerKind.SLIDING if (i + 1) % pattern else LayerKind.FULL)
+        for i in range(num_layers(config))
+    ]
+
+
+def _alternating(config: Config) -> list[Layer]:
+    if config.text.get("layer_types") is not None:
+        return _by_layer_types(config)
+    kinds = (LayerKind.SLIDING, LayerKind.FULL)
+    return [_attention(config, kinds[i % 2]) for i in range(num_layers(config))]
+
+
+def _olmo3(config: Config) -> list[Layer]:
+    if config.text.get("layer_types") is not None:
+        return _by_layer_types(config)
+    return [
+        _attention(config, LayerKind.SLIDING if (i + 1) % 4 else LayerKind.FULL)
+        for i in range(num_layers(config))
+    ]
+
+
+def _exaone4(config: Config) -> list[Layer]:
+    pattern = config.text.get("sliding_window_pattern")
+    if not isinstance(pattern, str) or not pattern:
+        return _plain(config)
+    return [
+        _attention(
+            config, LayerKind.SLIDING if pattern[i % len(pattern)] == "L" else LayerKind.FULL
+        )
+        for i in range(num_layers(config))
+    ]
+
+
+def _gemma4(config: Config) -> list[Layer]:
+    """Gemma 4 and 3n: the last layers read an earlier layer's KV; full layers have wider heads."""
+    count = num_layers(config)
+    types = config.names("layer_types", count)
+    if types is None:
+        pattern = config.count("sliding_window_pattern", default=5)
+        types = ["full_attention" if (i + 1) % pattern == 0 else "sliding" for i in range(count)]
+    own = count - config.count("num_kv_shared_layers", default=0, least=0)
+    wide = config.maybe("global_head_dim") or None
+    wide_heads = None
+    if config.flag("attention_k_eq_v"):
+        wide_heads = config.maybe("num_global_key_value_heads")
+    full = _attention(config, heads=wide_heads, size=wide)
+    sliding = _attention(config, LayerKind.SLIDING)
+    layers = [full if t == "full_attention" else sliding for t in types[:own]]
+    return layers + [Layer(LayerKind.SHARED)] * (count - own)
+
+
+def _llama4(config: Config) -> list[Layer]:
+    return [
+        _attention(config, LayerKind.CHUNKED if (i + 1) % 4 else LayerKind.FULL)
+        for i in range(num_layers(config))
+    ]
+
+
+def _latent(config: Config) -> KvStore:
+    """MLA: mlx-lm keeps the latent as keys and the rotary part as values, one head."""
+    return KvStore(
+        LayerKind.MLA, 1, config.count("kv_lora_rank"), config.count("qk_rope_head_dim"),
+        turbo_blocker="MLA latent, already compressed",
+    )  # fmt: skip
+
+
+def _mla(config: Config) -> list[Layer]:
+    return [Layer(LayerKind.MLA, (_latent(config),))] * num_layers(config)
+
+
+def _mla_twice(config: Config) -> list[Layer]:
+    return [Layer(LayerKind.MLA, (_latent(config), _latent(config)))] * (
+        config.count("num_layers", "num_hidden_layers")
+    )
+
+
+def _mla_indexed(config: Config) -> list[Layer]:
+    """DeepSeek 3.2: beside the latent, mlx-lm keeps the indexer's keys and as many zeros."""
+    size = config.count("index_head_dim")
+    index = KvStore(LayerKind.MLA, 1, size, size, turbo_blocker="indexer keys")
+    return [Layer(LayerKind.MLA, (_latent(config), index))] * num_layers(config)
+
+
+def _mla_expanded(config: Config) -> list[Layer]:
+    """DeepSeek V2 and kin: mlx-lm caches the expanded heads, not the latent."""
+    k_dim = config.count("qk_nope_head_dim") + config.count("qk_rope_head_dim")
+    hidden, heads = config.count("hidden_size"), _query_heads(config)
+    v_dim = config.count("v_head_dim", default=hidden // heads)
+    if config.model_type == "minicpm3":
+        v_dim = hidden // heads
+    store = KvStore(LayerKind.MLA, heads, k_dim, v_dim, turbo_blocker="unequal head sizes")
+    return [Layer(LayerKind.MLA, (store,))] * num_layers(config)
+
+
+def _delta_net(config: Config) -> list[Layer]:
+    """Qwen3-Next, Qwen3.5: GatedDeltaNet, and every interval-th layer full attention."""
+    interval = config.count("full_attention_interval", default=4)
+    k_heads, v_heads = config.count("linear_num_key_heads"), config.count("linear_num_value_heads")
+    k_size, v_size = config.count("linear_key_head_dim"), config.count("linear_value_head_dim")
+    taps = config.count("linear_conv_kernel_dim") - 1
+    linear = Layer(
+        LayerKind.LINEAR,
+        state_elements=taps * (2 * k_heads * k_size + v_heads * v_size),
+        state_elements_f32=v_heads * v_size * k_size,
+    )
+    full = _attention(config)
+    return [linear if (i + 1) % interval else full for i in range(num_layers(config))]
+
+
+def _kimi_linear(config: Config) -> list[Layer]:
+    delta = config.section("linear_attn_config")
+    try:
+        heads, size, listed = delta["num_heads"], delta["head_dim"], set(delta["kda_layers"])
+        taps = delta.get("short_conv_kernel_size", 4) - 1
+        linear = Layer(
+            LayerKind.LINEAR,
+            state_elements=3 * taps * heads * size,
+            state_elements_f32=heads * size * size,
+        )
+    except (KeyError, TypeError) as error:
+        raise BadConfig(config.path, f"config.json: linear_attn_config: {error!r}") from error
+    mla = Layer(LayerKind.MLA, (_latent(config),))
+    return [linear if i + 1 in listed else mla for i in range(num_layers(config))]
+
+
+def _mamba2(config: Config, heads: str, size: str, state: str, groups: str, taps: str) -> Layer:
+    """A Mamba-2 state: convolution taps in the model's dtype, the state itself in float32."""
+    inner = config.count(heads) * config.count(size)
+    channels = inner + 2 * config.count(groups, default=1) * config.count(state)
+    conv = (config.count(taps, default=4) - 1) * channels
+    return Layer(
+        LayerKind.LINEAR, state_elements=conv, state_elements_f32=inner * config.count(state)
+    )
+
+
+def _pure_mamba2(config: Config) -> list[Layer]:
+    layer = _mamba2(config, "num_heads", "head_dim", "state_size", "n_groups", "conv_kernel")
+    return [layer] * num_layers(config)
+
+
+_MAMBA_KEYS = ("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv")
+
+
+def _falcon_h1(config: Config) -> list[Layer]:
+    mamba, attention = _mamba2(config, *_MAMBA_KEYS), _attention(config)
+    both = Layer(LayerKind.FULL, attention.stores, mamba.state_elements, mamba.state_elements_f32)
+    return [both] * num_layers(config)
+
+
+def _granite_hybrid(config: Config) -> list[Layer]:
+    types = config.names("layer_types", num_layers(config)) or []
+    full = _attention(config)
+    if "mamba" not in types:
+        return [full] * len(types)
+    mamba = _mamba2(config, *_MAMBA_KEYS)
+    return [mamba if t == "mamba" else full for t in types]
+
+
+def _nemotron_h(config: Config) -> list[Layer]:
+    pattern = config.text.get("hybrid_override_pattern")
+    if not isinstance(pattern, str | list):
+        raise BadConfig(config.path, "config.json has no hybrid_override_pattern")
+    mamba = _mamba2(
+        config, "mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel"
+    )
+    kinds = {"M": mamba, "*": _attention(config)}
+    return [kinds.get(letter, Layer(LayerKind.NONE)) for letter in pattern]
+
+
+def _lfm2(config: Config) -> list[Layer]:
+    count = num_layers(config)
+    types = config.names("layer_types", count)
+    indices = config.text.get("full_attn_idxs")
+    if indices is None:
+        indices = [i for i, t in enumerate(types or []) if t == "full_attention"]
+    taps = config.count("conv_L_cache") - 1
+    conv = Layer(LayerKind.LINEAR, state_elements=taps * config.count("hidden_size"))
+    full = _attention(config)
+    return [full if i in indices else conv for i in range(count)]
+
+
+_RULES: dict[str, Rule] = {
+    "llama": _by_layer_types,
+    "ministral3": _by_layer_types,
+    "mistral3": _by_layer_types,
+    "afmoe": _by_layer_types,
+    "laguna": _by_layer_types,
+    "mellum": _by_layer_types,
+    "exaone_moe": _by_layer_types,
+    "exaone4": _exaone4,
+    "olmo3": _olmo3,
+    "gpt_oss": _alternating,
+    "gemma3": _by_pattern,
+    "gemma3_text": _by_pattern,
+    "cohere2": _by_pattern,
+    "gemma3n": _gemma4,
+    "gemma3n_text": _gemma4,
+    "gemma4": _gemma4,
+    "gemma4_text": _gemma4,
+    "llama4": _llama4,
+    "llama4_text": _llama4,
+    "deepseek_v3": _mla,
+    "glm4_moe_lite": _mla,
+    "kimi_k25": _mla,
+    "mistral4": _mla,
+    "longcat_flash": _mla_twice,
+    "deepseek_v32": _mla_indexed,
+    "glm_moe_dsa": _mla_indexed,
+    "deepseek_v2": _mla_expanded,
+    "kimi_vl": _mla,
+    "minicpm3": _mla_expanded,
+    "youtu_llm": _mla_expanded,
+    "qwen3_next": _delta_net,
+    "qwen3_5": _delta_net,
+    "qwen3_5_text": _delta_net,
+    "qwen3_5_moe": _delta_net,
+    "qwen3_5_moe_text": _delta_net,
+    "kimi_linear": _kimi_linear,
+    "mamba2": _pure_mamba2,
+    "falcon_h1": _falcon_h1,
+    "granitemoehybrid": _granite_hybrid,
+    "nemotron_h": _nemotron_h,
+    "lfm2": _lfm2,
+    "lfm2_moe": _lfm2,
+}

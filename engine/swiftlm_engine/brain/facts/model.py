@@ -1,0 +1,225 @@
+"""What a plan needs to know about a model, from config.json and headers; nothing is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .checkpoint import read_checkpoint
+from .config import Config, read_config
+from .errors import LyingHeader
+from .families import head_size, kv_heads, layer_list
+from .kv import KvFormat, bytes_per_token, is_compressed, store_bytes
+from .layers import Layer, LayerKind
+from .quantisation import Packing, Quantisation, bits_per_weight, declared_packing, read_packings
+from .safetensors import Tensor
+from .sorting import sort_weights
+from .weights import Part, Weights
+
+_ITEMSIZE = {"F16": 2, "BF16": 2, "F32": 4}
+_DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
+_EMBEDDING = ("embed_tokens.", "wte.", "word_embeddings.", "tok_embeddings.", "embeddings.")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes that activations have."""
+
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    num_attention_heads: int
+    num_kv_heads: int
+    head_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """One model folder. Sizes in bytes; `dtype` is what activations and KV have by default.
+
+    `kv_assumed` marks a family whose caches are priced as plain attention for want of a rule.
+    """
+
+    path: Path
+    model_type: str
+    dtype: str
+    shape: Shape
+    layers: tuple[Layer, ...]
+    kv_assumed: bool
+    max_context: int | None
+    weights: Weights
+    quantisation: Quantisation
+    num_files: int
+    checkpoint_bytes: int
+    fingerprint: str
+
+    @property
+    def vision(self) -> bool:
+        return self.weights.part(Part.VISION) > 0
+
+    @property
+    def moe(self) -> bool:
+        return self.weights.num_experts > 0
+
+    @property
+    def layer_kinds(self) -> Mapping[LayerKind, int]:
+        return Counter(layer.kind for layer in self.layers)
+
+    @property
+    def expert_record_bytes(self) -> int:
+        """Bytes of one expert of one layer, scales included; 0 without experts."""
+        records = [e.record_bytes(self.weights.num_experts) for e in self.weights.experts]
+        return max(records, default=0)
+
+    def itemsize(self, dtype: str | None = None) -> int:
+        return 4 if (dtype or self.dtype) == "float32" else 2
+
+    def cast_itemsize(self, dtype: str | None) -> int | None:
+        """What `Weights` wants: the size floats are cast to, None if they stay as stored."""
+        return None if dtype in (None, self.dtype) else self.itemsize(dtype)
+
+    def kv_bytes_per_token(
+        self, kv: KvFormat = KvFormat.FP16, dtype: str | None = None
+    ) -> dict[LayerKind, float]:
+        """The slope of the KV cache per kind of layer; bounded layers have slope 0."""
+        size = self.itemsize(dtype)
+        slopes: dict[LayerKind, float] = {}
+        for layer in self.layers:
+            slope = sum(bytes_per_token(store, kv, size) for store in layer.stores)
+            slopes[layer.kind] = slopes.get(layer.kind, 0.0) + slope
+        return slopes
+
+    def kv_bytes(
+        self,
+        prompt: int,
+        generated: int = 0,
+        kv: KvFormat = KvFormat.FP16,
+        dtype: str | None = None,
+    ) -> int:
+        """KV and state of one sequence after `prompt` and `generated` tokens."""
+        size = self.itemsize(dtype)
+        return self.state_bytes(dtype) + sum(
+            store_bytes(store, kv, size, prompt, generated)
+            for layer in self.layers
+            for store in layer.stores
+        )
+
+    def state_bytes(self, dtype: str | None = None) -> int:
+        """The constant state of one sequence: recurrent and convolution layers."""
+        return sum(layer.state_bytes(self.itemsize(dtype)) for layer in self.layers)
+
+    def compressed_layers(self, kv: KvFormat) -> int:
+        return sum(any(is_compressed(s, kv) for s in layer.stores) for layer in self.layers)
+
+    def turbo_blockers(self) -> dict[str, int]:
+        """Why layers stay uncompressed under a turbo format: reason to number of layers."""
+        return Counter(
+            store.turbo_blocker
+            for layer in self.layers
+            for store in layer.stores
+            if store.turbo_blocker
+        )
+
+
+def read_model(folder: Path) -> ModelFacts:
+    """The facts of a model folder. Raises ModelFilesError naming the file that is missing,
+    truncated or lying."""
+    config = read_config(folder)
+    tensors = read_checkpoint(folder)
+    return facts_from(config, tensors)
+
+
+def facts_from(config: Config, tensors: tuple[Tensor, ...]) -> ModelFacts:
+    """The facts of headers already read."""
+    by_name = {tensor.name: tensor for tensor in tensors}
+    packings = read_packings(config, by_name)
+    shape = _shape(config)
+    _check_shapes(config, shape, by_name, packings)
+    listed = layer_list(config)
+    sizes = {tensor.file: 0 for tensor in tensors}
+    for tensor in tensors:
+        sizes[tensor.file] += tensor.nbytes
+    return ModelFacts(
+        path=config.path.parent,
+        model_type=config.model_type,
+        dtype=_dtype(config, by_name),
+        shape=shape,
+        layers=listed.layers,
+        kv_assumed=listed.assumed,
+        max_context=_max_context(config),
+        weights=sort_weights(config, tensors, packings),
+        quantisation=Quantisation(
+            declared_packing(config), packings, bits_per_weight(tensors, packings)
+        ),
+        num_files=len(sizes),
+        checkpoint_bytes=sum(sizes.values()),
+        fingerprint=_fingerprint(config, sizes),
+    )
+
+
+def _shape(config: Config) -> Shape:
+    heads = config.count("num_attention_heads", "num_heads", "n_heads", "n_head")
+    hidden = config.count("hidden_size", "n_embd", "d_model")
+    inter = config.maybe("intermediate_size", "block_ff_dim", "n_inner", "moe_intermediate_size")
+    return Shape(
+        hidden_size=hidden,
+        intermediate_size=inter or 4 * hidden,
+        vocab_size=config.count("vocab_size"),
+        num_attention_heads=heads,
+        num_kv_heads=kv_heads(config),
+        head_size=head_size(config),
+    )
+
+
+def _check_shapes(
+    config: Config, shape: Shape, tensors: Mapping[str, Tensor], packings: Mapping[str, Packing]
+) -> None:
+    """The embedding must have the config's two sizes: a config of another model shows here."""
+    for name, tensor in tensors.items():
+        if not name.endswith("embed_tokens.weight") or len(tensor.shape) != 2:
+            continue
+        rows, columns = tensor.shape
+        if packing := packings.get(name.removesuffix(".weight")):
+            columns = columns * 32 // packing.bits
+        if columns != shape.hidden_size or rows < shape.vocab_size:
+            raise LyingHeader(
+                tensor.file,
+                f"{name} is {rows} x {columns}, config.json says "
+                f"{shape.vocab_size} x {shape.hidden_size}",
+            )
+
+
+def _dtype(config: Config, tensors: Mapping[str, Tensor]) -> str:
+    """What the embedding gives out; every activation and so every cache has that dtype."""
+    for name, tensor in tensors.items():
+        if not name.endswith("weight") or not any(part in name for part in _EMBEDDING):
+            continue
+        if tensor.dtype == "U32":
+            tensor = tensors.get(name.removesuffix("weight") + "scales", tensor)
+        if tensor.dtype in _DTYPES:
+            return _DTYPES[tensor.dtype]
+    stated = str(config.text.get("torch_dtype", config.text.get("dtype", "bfloat16")))
+    return stated if stated in _DTYPES.values() else "bfloat16"
+
+
+def _max_context(config: Config) -> int | None:
+    stated = config.maybe(
+        "max_position_embeddings", "model_max_length", "max_sequence_length", "max_seq_len",
+        "seq_length", "n_positions",
+    ) or None  # fmt: skip
+    scaling = config.section("rope_scaling") or config.section("rope_parameters")
+    original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
+    if isinstance(original, int) and isinstance(factor, int | float) and 1 <= factor <= 1024:
+        return max(stated or 0, int(original * factor)) or None
+    return stated
+
+
+def _fingerprint(config: Config, sizes: Mapping[Path, int]) -> str:
+    """Changes when the config or the size of a weight file does; not a hash of the weights."""
+    digest = hashlib.sha256(config.path.read_bytes() if config.path.exists() else b"")
+    for file in sorted(sizes):
+        digest.update(f"{file.name}:{sizes[file]};".encode())
+    return digest.hexdigest()[:16]

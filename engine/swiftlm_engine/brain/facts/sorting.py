@@ -1,0 +1,162 @@
+"""Sort tensors into the parts of `Weights` by their names, and check experts against the config."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from .config import Config
+from .errors import LyingHeader
+from .families import num_layers
+from .quantisation import Packing, logical_size
+from .safetensors import Tensor
+from .weights import Amount, Experts, Part, Weights
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)\.")
+_VISION = frozenset({
+    "vision_tower", "vision_model", "visual", "multi_modal_projector", "mm_projector",
+    "audio_tower", "embed_vision", "embed_audio", "vision_embedder", "vision_projection",
+    "vision_embed_tokens", "patch_merger", "image_newline", "sam_model", "vision_encoder",
+})  # fmt: skip
+_EXPERTS = frozenset({"experts", "switch_mlp", "switch_glu"})
+_EMBEDDINGS = frozenset({"embed_tokens", "wte", "word_embeddings", "tok_embeddings"})
+_LOOKED_UP = frozenset({"embed_tokens_per_layer"})
+_DROPPED = ("rotary_emb.inv_freq", "scale_inv", ".input_max", ".input_min", ".output_max",
+            ".output_min")  # fmt: skip
+# Layers that share KV keep no projections of their own for it.
+_SHARED_KV = frozenset({"k_proj", "v_proj", "k_norm"})
+_NUMBERED = re.compile(r"\.experts\.(\d+)\.")
+_FLOATS = {"F16": 2, "BF16": 2, "F32": 4, "F64": 8}
+# An fp8 checkpoint is widened to bfloat16 by mlx-lm's sanitize, unless it is mxfp8 in disguise.
+_WIDENED = frozenset({"F8_E4M3", "F8_E5M2"})
+_EXPERT_COUNT = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts",
+                 "num_routed_experts")  # fmt: skip
+_EXPERTS_USED = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk",
+                 "moe_top_k", "moe_k", "num_selected_experts", "experts_per_token")  # fmt: skip
+
+
+def sort_weights(
+    config: Config, tensors: Iterable[Tensor], packings: Mapping[str, Packing]
+) -> Weights:
+    """Raises LyingHeader where the experts in the files are not those of config.json."""
+    sorter = _Sorter(config)
+    for tensor in tensors:
+        sorter.add(tensor, packings)
+    return sorter.weights()
+
+
+class _Tally:
+    """A mutable Amount: a checkpoint may list 100,000 tensors."""
+
+    __slots__ = ("fixed_bytes", "float_bytes", "floats", "weights")
+
+    def __init__(self) -> None:
+        self.fixed_bytes = self.floats = self.float_bytes = self.weights = 0
+
+    def add(self, floats: int, nbytes: int, weights: int) -> None:
+        if floats:
+            self.floats += floats
+            self.float_bytes += nbytes
+        else:
+            self.fixed_bytes += nbytes
+        self.weights += weights
+
+    def amount(self) -> Amount:
+        return Amount(self.fixed_bytes, self.floats, self.float_bytes, self.weights)
+
+
+class _Sorter:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._num_layers = num_layers(config)
+        shared = config.count("num_kv_shared_layers", default=0, least=0)
+        self._first_shared = self._num_layers - shared
+        self._tied = config.flag("tie_word_embeddings")
+        self._num_experts = config.maybe(*_EXPERT_COUNT) or 0
+        self._parts = {part: _Tally() for part in Part}
+        self._layers: dict[int, _Tally] = {}
+        self._experts: dict[int, _Tally] = {}
+        self._largest = 0
+
+    def add(self, tensor: Tensor, packings: Mapping[str, Packing]) -> None:
+        part, layer = self._place(tensor)
+        floats, nbytes = self._floats(tensor)
+        weights = logical_size(tensor, packings)
+        self._parts[part].add(floats, nbytes, weights)
+        if part is Part.VISION or part is Part.UNUSED:
+            return
+        self._largest = max(self._largest, nbytes)
+        if layer is not None:
+            self._layers.setdefault(layer, _Tally()).add(floats, nbytes, weights)
+        if part is Part.EXPERTS:
+            self._check_experts(tensor)
+            self._experts.setdefault(layer or 0, _Tally()).add(floats, nbytes, weights)
+
+    def weights(self) -> Weights:
+        used = self._config.maybe(*_EXPERTS_USED) or self._num_experts
+        head = self._parts[Part.HEAD]
+        return Weights(
+            parts={part: tally.amount() for part, tally in self._parts.items()},
+            experts=tuple(Experts(n, self._experts[n].amount()) for n in sorted(self._experts)),
+            num_experts=self._num_experts if self._experts else 0,
+            experts_per_token=min(used, self._num_experts) if self._experts else 0,
+            tied=not head.weights,
+            largest_tensor_bytes=self._largest,
+            largest_layer_bytes=max(
+                (t.amount().bytes_as() for t in self._layers.values()), default=0
+            ),
+        )
+
+    def _place(self, tensor: Tensor) -> tuple[Part, int | None]:
+        name = tensor.name
+        segments = set(name.split("."))
+        if not segments.isdisjoint(_VISION):
+            return Part.VISION, None
+        match = _LAYER.search(name)
+        layer = int(match[1]) if match else None
+        if self._is_dropped(name, segments, layer):
+            return Part.UNUSED, layer
+        if not segments.isdisjoint(_EXPERTS) or ".block_sparse_moe.input_linear" in name:
+            return Part.EXPERTS, layer
+        if not segments.isdisjoint(_EMBEDDINGS):
+            return Part.EMBEDDING, None
+        if not segments.isdisjoint(_LOOKED_UP):
+            return Part.LOOKED_UP, None
+        if "lm_head" in segments:
+            return Part.HEAD, None
+        return Part.DENSE, layer
+
+    def _is_dropped(self, name: str, segments: set[str], layer: int | None) -> bool:
+        """What mlx-lm's sanitize throws away before anything is read."""
+        if name.endswith(_DROPPED) or "mtp" in segments:
+            return True
+        if layer is None:
+            return self._tied and "lm_head" in segments
+        if layer >= self._num_layers:
+            return True  # multi-token prediction layers follow the real ones
+        return layer >= self._first_shared and not segments.isdisjoint(_SHARED_KV)
+
+    def _floats(self, tensor: Tensor) -> tuple[int, int]:
+        """How many floats a load may cast, and the bytes in memory as stored."""
+        if tensor.dtype in _FLOATS:
+            return tensor.size, tensor.nbytes
+        if tensor.dtype in _WIDENED:
+            return tensor.size, 2 * tensor.nbytes
+        return 0, tensor.nbytes
+
+    def _check_experts(self, tensor: Tensor) -> None:
+        if match := _NUMBERED.search(tensor.name):
+            if int(match[1]) < self._num_experts:
+                return
+            found = int(match[1]) + 1
+        elif not tensor.shape or self._config.model_type == "dbrx":
+            return
+        else:
+            found = tensor.shape[0]
+            if found == self._num_experts or not self._num_experts:
+                self._num_experts = found
+                return
+        raise LyingHeader(
+            tensor.file,
+            f"{tensor.name} is of {found} experts, config.json says {self._num_experts}",
+        )

@@ -1,0 +1,100 @@
+"""Where the bytes of a checkpoint go: resident, experts, looked up, or never loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Part(StrEnum):
+    """What a tensor is to the plan. `UNUSED` tensors lie on disk and are never read."""
+
+    DENSE = "dense"
+    EMBEDDING = "embedding"
+    LOOKED_UP = "looked_up"
+    HEAD = "head"
+    EXPERTS = "experts"
+    VISION = "vision"
+    UNUSED = "unused"
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Bytes of a set of tensors. Floats are kept apart: a load in another dtype casts them."""
+
+    fixed_bytes: int = 0
+    floats: int = 0
+    float_bytes: int = 0
+    weights: int = 0
+
+    def bytes_as(self, itemsize: int | None = None) -> int:
+        """Bytes in memory when floats are cast to `itemsize` (None = as they are stored)."""
+        floats = self.float_bytes if itemsize is None else self.floats * itemsize
+        return self.fixed_bytes + floats
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(
+            self.fixed_bytes + other.fixed_bytes,
+            self.floats + other.floats,
+            self.float_bytes + other.float_bytes,
+            self.weights + other.weights,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The routed experts of one layer; all layers of a model have the same number."""
+
+    layer: int
+    amount: Amount
+
+    def record_bytes(self, num_experts: int, itemsize: int | None = None) -> int:
+        """Bytes of one expert: what one miss reads."""
+        return self.amount.bytes_as(itemsize) // num_experts
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Where the bytes of a checkpoint go. Exact, from the headers."""
+
+    parts: Mapping[Part, Amount]
+    experts: tuple[Experts, ...]
+    num_experts: int
+    experts_per_token: int
+    tied: bool
+    largest_tensor_bytes: int
+    largest_layer_bytes: int
+
+    def part(self, part: Part, itemsize: int | None = None) -> int:
+        return self.parts.get(part, Amount()).bytes_as(itemsize)
+
+    def resident_bytes(self, itemsize: int | None = None) -> int:
+        """Everything a resident model keeps in memory."""
+        return self.part(Part.EXPERTS, itemsize) + self.shared_bytes(itemsize)
+
+    def shared_bytes(self, itemsize: int | None = None) -> int:
+        """What stays resident even when experts are streamed."""
+        held = (Part.DENSE, Part.EMBEDDING, Part.LOOKED_UP, Part.HEAD)
+        return sum(self.part(part, itemsize) for part in held)
+
+    def active_bytes(self, itemsize: int | None = None) -> int:
+        """Bytes of weights that one decoded token reads."""
+        return self._active(lambda amount: amount.bytes_as(itemsize))
+
+    @property
+    def active_weights(self) -> int:
+        return self._active(lambda amount: amount.weights)
+
+    @property
+    def total_weights(self) -> int:
+        return sum(a.weights for p, a in self.parts.items() if p is not Part.UNUSED)
+
+    def _active(self, measure: Callable[[Amount], int]) -> int:
+        def of(part: Part) -> int:
+            return measure(self.parts.get(part, Amount()))
+
+        # A tied head reads the whole embedding; an untied embedding gives one row.
+        head = of(Part.EMBEDDING) if self.tied else of(Part.HEAD)
+        experts = of(Part.EXPERTS) * self.experts_per_token // max(1, self.num_experts)
+        return of(Part.DENSE) + head + experts
