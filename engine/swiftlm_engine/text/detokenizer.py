@@ -31,10 +31,12 @@ class TokenTexts:
         self, tokenizer: Any, controls: Iterable[str] = (), kept: Iterable[str] = ()
     ) -> None:
         # Any: a fast tokenizer of transformers, bare or wrapped by mlx-lm.
+        tokenizer = bare(tokenizer)
         self.backend = getattr(tokenizer, "backend_tokenizer", None)
         self.decode = self.backend.decode if self.backend is not None else tokenizer.decode
         self.byte_level = self.backend is not None and _is_byte_level(self.backend)
         special = _special_tokens(tokenizer, self.backend)
+        self.special_texts = frozenset(special.values())
         controls, kept = set(controls), set(kept)
         self.control_ids = {i: marked(t) for i, t in special.items() if t in controls}
         self.skipped_ids = {i for i, t in special.items() if t not in controls and t not in kept}
@@ -125,6 +127,12 @@ class _WindowDetokenizer(Detokenizer):
 
     def _decode(self, token_ids: list[int]) -> str:
         return str(self._texts.decode(token_ids, skip_special_tokens=False))
+
+
+def bare(tokenizer: Any) -> Any:
+    """The tokenizer of transformers inside mlx-lm's wrapper."""
+    wrapped = type(tokenizer).__name__ == "TokenizerWrapper"
+    return vars(tokenizer)["_tokenizer"] if wrapped else tokenizer
 
 
 def _special_tokens(tokenizer: Any, backend: Any) -> dict[int, str]:

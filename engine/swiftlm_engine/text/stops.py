@@ -48,7 +48,7 @@ class StopMatcher:
 
 
 class _Automaton:
-    """Knuth-Morris-Pratt: `matched` is the longest prefix of the pattern that the text ends with."""
+    """Knuth-Morris-Pratt: `matched` chars of the pattern are what the text ends with."""
 
     __slots__ = ("_fallback", "matched", "pattern")
 

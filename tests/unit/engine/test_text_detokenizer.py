@@ -5,10 +5,11 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from swiftlm_engine.text.detokenizer import REPLACEMENT, TokenTexts
-from swiftlm_engine.text.marks import MARK
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+
+from swiftlm_engine.text.detokenizer import REPLACEMENT, TokenTexts
+from swiftlm_engine.text.marks import MARK
 
 CORPUS = ["the quick brown fox , jumps over the lazy dog . " * 5, "hello world 你好 naïve"]
 SPECIALS = ["<|end|>", "<|call|>"]

@@ -1,7 +1,10 @@
 """Promises of the stop matcher: cut exactly, hold back only what may match, in any chunking."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
+
 from swiftlm_engine.text.stops import StopMatcher
 
 # Few letters, so that stop strings overlap and repeat inside themselves.
@@ -11,7 +14,7 @@ letters = st.text("ab", min_size=1, max_size=5)
 def chunked(draw: st.DrawFn) -> tuple[str, list[str]]:
     text = draw(st.text("abc", max_size=30))
     cuts = sorted(draw(st.sets(st.integers(0, len(text)))) | {0, len(text)})
-    return text, [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    return text, [text[a:b] for a, b in itertools.pairwise(cuts)]
 
 
 def run(stops: list[str], chunks: list[str]) -> tuple[str, str | None]:

@@ -1,0 +1,133 @@
+"""Boundaries: the token counts of a prompt at which the next prompt is likely to part from it.
+
+A boundary is found by drawing only the beginning of the conversation and comparing the texts.
+Beginnings seen in earlier turns are remembered by length and digest, so that a long conversation
+costs a few drawings per request and not one per turn.
+"""
+
+import hashlib
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from .messages import Message, TextPart
+from .turns import Turns
+
+MAX_REMEMBERED = 4096
+MAX_NEW_TURNS = 8  # beginnings drawn for one prompt; the last turns are the ones that come back
+ANSWER_OPENERS = ("<think", "[THINK]", "<|channel>thought", "<|open|>think")
+ELSE = Message("user", (TextPart("\u2402else\u2403"),))
+
+
+class Draw(Protocol):
+    """Draws turns of one conversation without an answer; None where the template refuses."""
+
+    def __call__(self, turns: Turns, tools: bool = True) -> str | None: ...
+
+    @property
+    def key(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    text: str
+    token_ids: tuple[int, ...]
+    ends: Sequence[int]  # where each token ends in the text
+
+    def tokens_before(self, position: int) -> int:
+        """How many tokens lie wholly before this character."""
+        return bisect_right(self.ends, position)
+
+
+class Boundaries:
+    def __init__(self) -> None:
+        # The turns of a beginning -> (its length in the text, digest of that text).
+        self._seen: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()
+
+    def find(self, encoded: Encoded, turns: Turns, draw: Draw) -> tuple[int, ...]:
+        positions = {
+            *self._head(encoded.text, turns, draw),
+            *self._turns(encoded.text, turns, draw),
+        }
+        positions |= set(_answer(encoded.text, max(positions, default=0)))
+        counts = {encoded.tokens_before(p) for p in positions}
+        return tuple(sorted(n for n in counts if 0 < n < len(encoded.token_ids)))
+
+    def _head(self, text: str, turns: Turns, draw: Draw) -> Iterator[int]:
+        """After the system message and the tools, in either order."""
+        head = _head_length(turns)
+        system = turns[:head]
+        others = tuple(Message(t.role, ELSE.parts) for t in system)
+        parts = [(system, True), (system, False), (others, True)] if head else [(system, True)]
+        for part, tools in parts:
+            key = _digest(draw.key, repr((part, tools, system)))
+            yield from self._beginning(key, text, (*part, ELSE), draw, tools)
+
+    def _turns(self, text: str, turns: Turns, draw: Draw) -> Iterator[int]:
+        keys = _running_digests(draw.key, turns)
+        for end in range(len(turns), 0, -1):
+            new_turns = len(turns) - end
+            if keys[end] in self._seen or new_turns < MAX_NEW_TURNS:
+                yield from self._beginning(keys[end], text, turns[:end], draw)
+
+    def _beginning(
+        self, key: bytes, text: str, turns: Turns, draw: Draw, tools: bool = True
+    ) -> Iterator[int]:
+        known = self._seen.get(key)
+        if known is None:
+            drawn = draw(turns, tools)
+            length = 0 if drawn is None else common_prefix(text, drawn)
+            known = (length, _digest(text[:length]))
+            self._remember(key, known)
+        length, digest = known
+        if length and _digest(text[:length]) == digest:
+            yield length
+
+    def _remember(self, key: bytes, beginning: tuple[int, bytes]) -> None:
+        self._seen[key] = beginning
+        if len(self._seen) > MAX_REMEMBERED:
+            self._seen.popitem(last=False)
+
+
+def common_prefix(a: str, b: str) -> int:
+    """The length of the text that both begin with."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _answer(text: str, start: int) -> Iterator[int]:
+    """Before the tag that opens (or skips) the thoughts of the answer to come."""
+    for opener in ANSWER_OPENERS:
+        position = text.find(opener, start)
+        if position >= 0:
+            yield position
+
+
+def _head_length(turns: Turns) -> int:
+    others = (i for i, t in enumerate(turns) if t.role not in ("system", "developer"))
+    return next(others, len(turns))
+
+
+def _running_digests(key: str, turns: Turns) -> list[bytes]:
+    """The digest of the first n turns, for each n."""
+    running = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16)
+    digests = [running.digest()]
+    for turn in turns:
+        running.update(repr(turn).encode("utf-8", "surrogatepass"))
+        digests.append(running.digest())
+    return digests
+
+
+def _digest(*texts: str) -> bytes:
+    running = hashlib.blake2b(digest_size=16)
+    for text in texts:
+        running.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return running.digest()

@@ -1,0 +1,62 @@
+"""Messages: one conversation as every dialect's request becomes before a template sees it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    content: bytes
+    media_type: str
+
+
+Part = TextPart | ImagePart
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    id: str
+    name: str
+    arguments: str  # JSON text as the client sent it; may be broken
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: str
+    parts: tuple[Part, ...] = ()
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text parts as paragraphs."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def has_images(self) -> bool:
+        return any(isinstance(part, ImagePart) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    name: str
+    description: str = ""
+    parameters: Mapping[str, object] | None = None  # JSON schema
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    enable_thinking: bool | None = None  # None: the template's own default
+    reasoning_effort: str | None = None
+    template_kwargs: Mapping[str, object] = field(default_factory=dict)
+    continue_final_message: bool = False
