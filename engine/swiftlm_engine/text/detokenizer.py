@@ -50,13 +50,14 @@ class TokenTexts:
         return known
 
     def _find_bytes(self, token_id: int) -> bytes:
-        token = self.backend.id_to_token(token_id) if self.backend is not None else None
-        if self.backend is not None and token is None:
-            return b""
-        if self.byte_level:
-            return _byte_level_bytes(token)
-        if token is not None and len(token) == 6 and token.startswith("<0x"):
-            return bytes.fromhex(token[3:5])
+        if self.backend is not None:
+            token = self.backend.id_to_token(token_id)
+            if token is None:
+                return b""
+            if self.byte_level:
+                return _byte_level_bytes(token)
+            if len(token) == 6 and token.startswith("<0x"):
+                return bytes.fromhex(token[3:5])
         return str(self.decode([token_id], skip_special_tokens=False)).encode()
 
     def start(self) -> "Detokenizer":
@@ -147,7 +148,7 @@ def _is_byte_level(backend: Any) -> bool:
     decoder = backend.decoder
     if decoder is None:
         return False
-    return json.loads(decoder.__getstate__()).get("type") == "ByteLevel"
+    return bool(json.loads(decoder.__getstate__()).get("type") == "ByteLevel")
 
 
 def _byte_level_bytes(token: str) -> bytes:

@@ -20,8 +20,15 @@ from .turns import Turns, variants
 # A template is foreign code: it raises what it was written to raise, or what its author forgot.
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, LookupError, AttributeError)
 CONTINUE_HERE = "\u2402swiftlm continues here\u2403"
-THINKING_OPENERS = ("<think>", "<thinking>", "[THINK]", "<|channel>thought", "<longcat_think>",
-                    "<|think:start|>", "<|open|>think<|sep|>", "<seed:think>", "<think:opensource>")  # fmt: skip
+THINKING_OPENERS = (
+    "<think>",
+    "<thinking>",
+    "[THINK]",
+    "<|channel>thought",
+    "<longcat_think>",
+    "<|think:start|>",
+    "<|open|>think<|sep|>",
+)
 
 
 class TemplateRefused(ValueError):
@@ -151,7 +158,7 @@ class ChatTemplate:
     def _apply(
         self, messages: list[Any], tools: list[Any] | None, answer: bool, variables: dict[str, Any]
     ) -> str:
-        common = {"add_generation_prompt": answer, "tokenize": False}
+        common: dict[str, Any] = {"add_generation_prompt": answer, "tokenize": False}
         if self._custom is not None:
             variables.pop("thinking", None)
             if tools is not None:
