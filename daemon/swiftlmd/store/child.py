@@ -1,0 +1,98 @@
+"""Child processes that report by JSON lines. Leaving the iteration kills the child for certain.
+
+Downloads and conversions run outside the daemon: a thread cannot be stopped, a process can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+_LINE_LIMIT = 1 << 20
+_KEPT_LINES = 20  # of a child's complaints, for the message when it fails
+
+Report = dict[str, Any]  # one JSON object from the child
+
+
+class ChildFailed(Exception):
+    """The child ended without success; `complaint` holds its last words."""
+
+    def __init__(self, code: int, complaint: str) -> None:
+        super().__init__(complaint or f"exit status {code}")
+        self.code = code
+        self.complaint = complaint
+
+
+@asynccontextmanager
+async def python(
+    *args: str, environ: Mapping[str, str] | None = None, stdin: bytes = b""
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """This interpreter with other arguments, in a group of its own that dies with the block."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *args,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=None if environ is None else dict(environ),
+        limit=_LINE_LIMIT,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdin is not None
+        process.stdin.write(stdin)
+        process.stdin.close()
+        yield process
+    finally:
+        _kill(process)
+        await process.wait()
+
+
+async def reports(
+    *args: str, environ: Mapping[str, str] | None = None, stdin: bytes = b""
+) -> AsyncIterator[Report]:
+    """The child's JSON lines; raises ChildFailed when it ends with another status than 0."""
+    async with python(*args, environ=environ, stdin=stdin) as process:
+        assert process.stdout is not None
+        complaints = asyncio.create_task(last_lines(process.stderr))
+        try:
+            async for line in process.stdout:
+                if (report := _parsed(line)) is not None:
+                    yield report
+            code = await process.wait()
+            if code != 0:
+                raise ChildFailed(code, await complaints)
+        finally:
+            complaints.cancel()
+
+
+async def last_lines(stream: asyncio.StreamReader | None) -> str:
+    """Reads to the end, so that the child never waits for a full pipe; keeps the tail."""
+    kept: deque[str] = deque(maxlen=_KEPT_LINES)
+    assert stream is not None
+    async for line in stream:
+        kept.append(line.decode(errors="replace").rstrip())
+    return "\n".join(kept)
+
+
+def _parsed(line: bytes) -> Report | None:
+    try:
+        report = json.loads(line)
+    except ValueError:
+        return None
+    return report if isinstance(report, dict) else None
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return

@@ -1,0 +1,43 @@
+"""Why the store could not do what it was asked, told apart by who must act."""
+
+from __future__ import annotations
+
+from swiftlm_proto import messages as m
+from swiftlmd.faults import ServiceError
+
+
+class PullFailed(ServiceError):
+    """The model did not arrive; one line says what is missing and what to do."""
+
+    def __init__(self, message: str, *, code: str = "pull_failed", status: int = 502) -> None:
+        super().__init__(m.FaultKind.INTERNAL, message, code=code, status=status)
+
+
+class PullCancelled(ServiceError):
+    """Somebody stopped it; what has arrived is kept and the next pull goes on from there."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            m.FaultKind.ABORTED,
+            f"the pull of '{name}' was cancelled; pull it again to go on from here",
+            code="pull_cancelled",
+        )
+
+
+class DiskFull(ServiceError):
+    """Told before the first byte."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(m.FaultKind.INTERNAL, message, code="disk_full", status=507)
+
+
+class BadModelName(ServiceError):
+    def __init__(self, message: str) -> None:
+        super().__init__(m.FaultKind.INVALID, message, param="model", code="invalid_model_name")
+
+
+class NotRemovable(ServiceError):
+    """The model is the user's own folder, or in use."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(m.FaultKind.INVALID, message, param="model", code="not_removable")
