@@ -37,6 +37,8 @@ class StoredModel:
     context: int
     quantization: str  # "4-bit g32", "float16", ...
     vision: bool
+    tools: bool = False  # its chat template takes tools
+    revision: str = ""  # the commit, for models of a hub
 
 
 @dataclass(frozen=True, slots=True)

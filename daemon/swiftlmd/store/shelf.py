@@ -40,7 +40,7 @@ def _folders(parent: Path) -> list[Path]:
 
 
 def _stored(name: str, path: Path, source: Source) -> StoredModel:
-    facts = folder.inspect(path)
+    facts = folder.inspect(path, path)
     return StoredModel(
         name=name,
         path=path,

@@ -28,13 +28,9 @@ class ModelStore:
         """Everything that looks like a model, broken ones with the reason, by name."""
         return await asyncio.to_thread(shelf.models, self._paths, self._options)
 
-    async def find(self, name: str) -> StoredModel:
-        """The model of that name, ready or not; raises ModelNotFound."""
-        models = await self.list()
-        for model in models:
-            if model.name == name:
-                return model
-        raise ModelNotFound(name, [model.name for model in models])
+    async def find(self, name: str) -> StoredModel | None:
+        """The model of that name, ready or not."""
+        return next((model for model in await self.list() if model.name == name), None)
 
     async def pull(
         self, name: str, revision: str = "", include: Sequence[str] = ()
@@ -54,7 +50,7 @@ class ModelStore:
 
     async def remove(self, name: str, dry_run: bool = False) -> RemovedModel:
         """Delete a model that the store owns; `dry_run` only says what would go."""
-        model = await self.find(name)
+        model = await self._must_find(name)
         if model.source is Source.LOCAL:
             raise NotRemovable(f"'{name}' is your own folder {model.path}; remove it yourself")
         if not dry_run:
@@ -63,6 +59,13 @@ class ModelStore:
 
     async def close(self) -> None:
         await self._jobs.close()
+
+    async def _must_find(self, name: str) -> StoredModel:
+        models = await self.list()
+        for model in models:
+            if model.name == name:
+                return model
+        raise ModelNotFound(name, [model.name for model in models])
 
     def _steps(self, name: str) -> AsyncGenerator[PullProgress, None]:
         known = builtin.BUILT_INS.get(name)
