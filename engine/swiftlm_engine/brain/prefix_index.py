@@ -1,0 +1,428 @@
+"""Which stored prefix serves a prompt, and which entry leaves first. Tokens and bytes only, no MLX.
+
+A radix tree over token ids, one root per salt. An entry is one of two parts of a cached prefix:
+
+- TRUNK: caches that any shorter prefix can be cut from (plain KV). Floor 0.
+- STATE: caches that serve only some prefixes (recurrent state, a sliding window): those of a
+  length in [floor, length].
+
+A prompt is served at length P when every part that the model needs has an entry which shares the
+prompt's first P tokens and serves P. Trunk and state may come from different entries.
+
+Invariants, checked by `check_integrity`: bytes add up; no entry is covered by a longer one of the
+same part; no entry is left that could never serve because its partner part is gone; nodes have
+entries or at least two children.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from swiftlm_engine.brain.tokens import TOKEN_BYTES, common_tokens, pack, unpack
+
+
+class Part(Enum):
+    TRUNK = "trunk"
+    STATE = "state"
+
+
+class Kind(Enum):
+    """Why a prefix was stored; a SYSTEM prefix outlives the conversations that begin with it."""
+
+    TURN = "turn"
+    PROMPT = "prompt"
+    SYSTEM = "system"
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One stored part. Owned by the index; everybody else reads."""
+
+    part: Part
+    tokens: bytes
+    salt: bytes
+    floor: int
+    nbytes: int
+    kind: Kind
+    # Length of the longest SYSTEM prefix inside: what survives when the entry is evicted.
+    system_length: int
+    last_used: int = 0
+    num_hits: int = 0
+    num_locks: int = 0
+    node: "_Node | None" = field(default=None, repr=False)
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens) // TOKEN_BYTES
+
+    @property
+    def token_ids(self) -> list[int]:
+        return unpack(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The longest servable prefix; `common` is how far any stored prefix agrees with the prompt."""
+
+    length: int
+    common: int
+    trunk: Entry | None = None
+    state: Entry | None = None
+
+
+class _Node:
+    """`label` are the tokens from the parent to here; `depth` counts tokens from the root."""
+
+    __slots__ = ("children", "depth", "entries", "label", "parent")
+
+    def __init__(self, parent: "_Node | None", label: bytes) -> None:
+        self.parent = parent
+        self.label = label
+        self.depth: int = (parent.depth if parent else 0) + len(label) // TOKEN_BYTES
+        self.children: dict[bytes, _Node] = {}
+        self.entries: dict[Part, Entry] = {}
+
+
+class PrefixIndex:
+    """Longest servable prefix and LRU order; `needs` are the parts a prefix consists of."""
+
+    def __init__(self, needs: frozenset[Part]) -> None:
+        if not needs:
+            raise ValueError("a prefix consists of at least one part")
+        self.needs = needs
+        self.nbytes = 0
+        self._roots: dict[bytes, _Node] = {}
+        self._entries: set[Entry] = set()
+        self._tick = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self._entries))
+
+    # ---- reading ----
+
+    def find(self, token_ids: Sequence[int], max_length: int, salt: bytes = b"") -> Found:
+        """The longest prefix of at most `max_length` tokens that all needed parts can serve."""
+        root = self._roots.get(salt)
+        if root is None:
+            return Found(0, 0)
+        tokens = pack(token_ids[:max_length])
+        path = _walk(root, tokens)
+        common = path[-1][1]
+        length, trunk, state = common, None, None
+        if Part.TRUNK in self.needs:
+            length, trunk = _deepest(path, Part.TRUNK, length)
+        if Part.STATE in self.needs:
+            length, state = _deepest(path, Part.STATE, length)
+        if length == 0:
+            return Found(0, common)
+        return Found(length, common, trunk, state)
+
+    def touch(self, *entries: Entry | None) -> None:
+        """Count a hit: the entries become the most recently used."""
+        self._tick += 1
+        for entry in entries:
+            if entry is not None:
+                entry.last_used = self._tick
+                entry.num_hits += 1
+
+    def covered_elsewhere(self, entry: Entry, length: int) -> bool:
+        """Whether another trunk shares the first `length` tokens of this one."""
+        others = (e for e, common in _neighbours(entry, Part.TRUNK) if common >= length)
+        return any(e is not entry for e in others)
+
+    # ---- changing ----
+
+    def insert(
+        self,
+        part: Part,
+        token_ids: Sequence[int],
+        nbytes: int,
+        *,
+        kind: Kind = Kind.TURN,
+        floor: int = 0,
+        salt: bytes = b"",
+    ) -> tuple[Entry, list[Entry]]:
+        """Add an entry; returns the entry that now serves this prefix and those it made useless.
+
+        When a longer entry serves everything the new one could, that one is returned, touched, and
+        nothing is added: the caller compares lengths. Superseded entries are already removed.
+        """
+        tokens = pack(token_ids)
+        if not tokens:
+            raise ValueError("an empty prefix cannot be stored")
+        if not 0 <= floor <= len(token_ids):
+            raise ValueError(f"floor {floor} outside 0..{len(token_ids)}")
+        node = self._grow(tokens, salt)
+        entry = Entry(part, tokens, salt, floor, nbytes, kind, 0)
+        if kind is Kind.SYSTEM:
+            entry.system_length = entry.length
+        longer = _covering(node, entry)
+        if longer is not None:
+            longer.system_length = max(longer.system_length, entry.system_length)
+            self.touch(longer)
+            self._prune(node)
+            return longer, []
+        superseded = _covered(node, entry)
+        for old in superseded:
+            entry.system_length = max(entry.system_length, old.system_length)
+            self.remove(old)
+        self._attach(self._grow(tokens, salt), entry)
+        return entry, superseded
+
+    def remove(self, entry: Entry) -> None:
+        """Take an entry out; its bytes no longer count."""
+        node = _node_of(entry)
+        del node.entries[entry.part]
+        entry.node = None
+        self._entries.discard(entry)
+        self.nbytes -= entry.nbytes
+        self._prune(node)
+
+    def clear(self) -> None:
+        for entry in self._entries:
+            entry.node = None
+        self._entries.clear()
+        self._roots.clear()
+        self.nbytes = 0
+
+    def lock(self, entry: Entry) -> None:
+        """Keep an entry from eviction until the matching `unlock`."""
+        entry.num_locks += 1
+
+    def unlock(self, entry: Entry) -> None:
+        if entry.num_locks == 0:
+            raise ValueError("entry is not locked")
+        entry.num_locks -= 1
+
+    # ---- who leaves ----
+
+    def victim(self, max_protected_bytes: int) -> Entry | None:
+        """The entry to evict next: least recently used, protected ones last; None: all are locked.
+
+        Protected are SYSTEM entries and states that several conversations branch off, up to
+        `max_protected_bytes` of the most recently used ones.
+        """
+        free = sorted(
+            (e for e in self._entries if e.num_locks == 0),
+            key=lambda e: (-e.last_used, e.length),
+        )
+        protected_bytes, loose = 0, None
+        for entry in free:  # most recently used first, so the oldest lose their protection
+            if _is_protected(entry) and protected_bytes + entry.nbytes <= max_protected_bytes:
+                protected_bytes += entry.nbytes
+            else:
+                loose = entry
+        return loose or (free[-1] if free else None)
+
+    def surplus_states(self, entry: Entry, max_states: int) -> list[Entry]:
+        """Unprotected states on the path to `entry` beyond the `max_states` longest."""
+        above = _ancestors(_node_of(entry))
+        states = [node.entries[Part.STATE] for node in above if Part.STATE in node.entries]
+        loose = [e for e in states if not _is_protected(e)]
+        return loose[max_states:]  # _ancestors goes upwards: the longest come first
+
+    def stranded(self) -> list[Entry]:
+        """Entries that can serve nothing because no entry of the other needed part fits them."""
+        if len(self.needs) < 2:
+            return []
+        return [e for e in self._entries if not _has_partner(e)]
+
+    # ---- proof ----
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError when an invariant of the header does not hold. Slow."""
+        seen: set[Entry] = set()
+        for salt, root in self._roots.items():
+            _expect(root.parent is None and root.label == b"", "root with a label")
+            for node in _subtree(root):
+                _check_node(node, root)
+                for part, entry in node.entries.items():
+                    _expect(entry.part is part and entry.node is node, "entry in the wrong place")
+                    _expect(entry.tokens == _path_tokens(node), "entry's tokens differ from path")
+                    _expect(entry.salt == salt, "entry under the wrong salt")
+                    _expect(_covering(node, entry) is None, "entry is superseded")
+                    seen.add(entry)
+        _expect(seen == self._entries, "entries and tree disagree")
+        _expect(self.nbytes == sum(e.nbytes for e in seen), "bytes do not add up")
+
+    # ---- tree ----
+
+    def _attach(self, node: _Node, entry: Entry) -> None:
+        node.entries[entry.part] = entry
+        entry.node = node
+        self._entries.add(entry)
+        self.nbytes += entry.nbytes
+        self._tick += 1
+        entry.last_used = self._tick
+
+    def _grow(self, tokens: bytes, salt: bytes) -> _Node:
+        """The node for exactly these tokens, made if need be."""
+        node = self._roots.setdefault(salt, _Node(None, b""))
+        while tokens:
+            child = node.children.get(tokens[:TOKEN_BYTES])
+            if child is None:
+                child = _Node(node, tokens)
+                node.children[tokens[:TOKEN_BYTES]] = child
+                return child
+            common = common_tokens(child.label, tokens) * TOKEN_BYTES
+            if common < len(child.label):
+                child = _split(child, common)
+            node, tokens = child, tokens[common:]
+        return node
+
+    def _prune(self, node: _Node) -> None:
+        """Remove or join nodes that hold nothing, from here upwards."""
+        while not node.entries and len(node.children) < 2:
+            parent = node.parent
+            if parent is None:
+                if not node.children:
+                    self._roots = {s: r for s, r in self._roots.items() if r is not node}
+                return
+            if node.children:
+                _join(node)
+                return
+            del parent.children[node.label[:TOKEN_BYTES]]
+            node = parent
+
+
+def _walk(root: _Node, tokens: bytes) -> list[tuple[_Node, int]]:
+    """Nodes along the tokens with the length agreed at each; the last may agree only in part."""
+    path, node, agreed = [(root, 0)], root, 0
+    while agreed * TOKEN_BYTES < len(tokens):
+        rest = tokens[agreed * TOKEN_BYTES :]
+        child = node.children.get(rest[:TOKEN_BYTES])
+        if child is None:
+            break
+        common = common_tokens(child.label, rest)
+        agreed += common
+        path.append((child, agreed))
+        if common * TOKEN_BYTES < len(child.label):
+            break
+        node = child
+    return path
+
+
+def _deepest(
+    path: list[tuple[_Node, int]], part: Part, max_length: int
+) -> tuple[int, Entry | None]:
+    """The longest length up to max_length at which an entry of `part` serves; latest used wins."""
+    best_length, best, below = 0, None, None
+    for node, agreed in reversed(path):
+        agreed = min(agreed, max_length)
+        if agreed <= best_length:
+            break
+        for entry in _entries_under(node, part, below):
+            length = min(agreed, entry.length)
+            newer = best is None or entry.last_used > best.last_used
+            if entry.floor <= length and (
+                length > best_length or (length == best_length and newer)
+            ):
+                best_length, best = length, entry
+        below = node
+    return best_length, best
+
+
+def _entries_under(node: _Node, part: Part, skip: _Node | None = None) -> Iterator[Entry]:
+    for child in _subtree(node, skip):
+        if part in child.entries:
+            yield child.entries[part]
+
+
+def _subtree(node: _Node, skip: _Node | None = None) -> Iterator[_Node]:
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        yield top
+        stack.extend(child for child in top.children.values() if child is not skip)
+
+
+def _ancestors(node: _Node) -> Iterator[_Node]:
+    """The node itself, then up to the root."""
+    current: _Node | None = node
+    while current is not None:
+        yield current
+        current = current.parent
+
+
+def _neighbours(entry: Entry, part: Part) -> Iterator[tuple[Entry, int]]:
+    """Entries of `part` with the number of tokens they share with `entry`, nearest first."""
+    below = None
+    for node in _ancestors(_node_of(entry)):
+        for other in _entries_under(node, part, below):
+            yield other, node.depth
+        below = node
+
+
+def _covering(node: _Node, entry: Entry) -> Entry | None:
+    """An entry at or below `node` that serves every length `entry` could serve."""
+    for other in _entries_under(node, entry.part):
+        if other is not entry and other.floor <= entry.floor:
+            return other
+    return None
+
+
+def _covered(node: _Node, entry: Entry) -> list[Entry]:
+    """Entries at or above `node` that `entry` makes superfluous."""
+    above = (n.entries[entry.part] for n in _ancestors(node) if entry.part in n.entries)
+    return [e for e in above if entry.floor <= e.floor]
+
+
+def _has_partner(entry: Entry) -> bool:
+    other = Part.STATE if entry.part is Part.TRUNK else Part.TRUNK
+    return any(
+        common >= max(1, entry.floor, partner.floor)
+        for partner, common in _neighbours(entry, other)
+    )
+
+
+def _is_protected(entry: Entry) -> bool:
+    if entry.kind is Kind.SYSTEM:
+        return True
+    if entry.part is Part.TRUNK:
+        return False  # shrinks to its SYSTEM prefix instead of leaving
+    return entry.system_length > 0 or len(_node_of(entry).children) > 1
+
+
+def _split(node: _Node, at: int) -> _Node:
+    """Cut the node's label after `at` bytes; returns the new upper node."""
+    parent = node.parent
+    assert parent is not None, "the root has no label"
+    upper = _Node(parent, node.label[:at])
+    parent.children[upper.label[:TOKEN_BYTES]] = upper
+    node.label, node.parent = node.label[at:], upper
+    upper.children[node.label[:TOKEN_BYTES]] = node
+    return upper
+
+
+def _join(node: _Node) -> None:
+    """Replace an empty node that has one child by that child."""
+    (child,) = node.children.values()
+    assert node.parent is not None, "the root is never joined"
+    child.label, child.parent = node.label + child.label, node.parent
+    node.parent.children[child.label[:TOKEN_BYTES]] = child
+
+
+def _node_of(entry: Entry) -> _Node:
+    if entry.node is None:
+        raise KeyError("entry is not in the index")
+    return entry.node
+
+
+def _path_tokens(node: _Node) -> bytes:
+    return b"".join(reversed([n.label for n in _ancestors(node)]))
+
+
+def _check_node(node: _Node, root: _Node) -> None:
+    _expect(node is root or bool(node.entries) or len(node.children) > 1, "empty node")
+    _expect(node.depth * TOKEN_BYTES == len(_path_tokens(node)), "wrong depth")
+    for first, child in node.children.items():
+        _expect(child.parent is node, "child has another parent")
+        _expect(child.label[:TOKEN_BYTES] == first, "child under the wrong token")
+
+
+def _expect(holds: bool, broken: str) -> None:
+    if not holds:
+        raise AssertionError(f"prefix index: {broken}")

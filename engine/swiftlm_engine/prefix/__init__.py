@@ -1,0 +1,1 @@
+"""Prefix cache: KV kept across requests, in RAM and on SSD."""

@@ -1,0 +1,199 @@
+"""The prefix cache of one model: match before prefill, store at boundaries and at the end.
+
+Belongs to the engine thread. A hit hands out caches that share the stored buffers copy-on-write, so
+any number of sequences may continue from one entry, and no stored entry ever changes.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from swiftlm_engine.brain.prefix_index import Found, Kind
+from swiftlm_engine.prefix.ram import Layout, RamTier
+from swiftlm_engine.prefix.snapshot import Cache, kind_of, leaves_of, length_of
+
+log = logging.getLogger(__name__)
+
+
+class Source(Enum):
+    RAM = "ram"
+    SSD = "ssd"
+
+
+class HitReason(Enum):
+    WHOLE = "whole entry"  # everything that was stored of this conversation
+    TRIMMED = "trimmed entry"  # cut where the prompt departs from what was stored
+    CHECKPOINT = "checkpoint"  # the last stored state before the prompt departs
+
+
+class MissReason(Enum):
+    DISABLED = "cache disabled"
+    TOO_SHORT = "prompt too short"
+    EMPTY = "cache empty"
+    NO_COMMON_PREFIX = "no common prefix"
+    NO_CHECKPOINT = "no checkpoint before the prompts depart"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The first `length` tokens are in `caches`, which the caller owns and may extend."""
+
+    length: int
+    caches: list[Cache]
+    source: Source
+    reason: HitReason
+    common: int  # tokens shared with some stored prefix; more than length only at a CHECKPOINT
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    reason: MissReason
+    common: int = 0
+    length: int = 0
+
+
+class StoreResult(Enum):
+    STORED = "stored"
+    COVERED = "covered by a longer entry"
+    DISABLED = "cache disabled"
+    TOO_LARGE = "larger than the budget"
+    MISMATCH = "caches and tokens differ in length"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixStats:
+    num_entries: int
+    nbytes: int
+    budget_bytes: int
+    num_hits: int
+    num_misses: int
+    num_evicted: int
+    prompt_tokens: int
+    cached_tokens: int
+    misses: dict[str, int]
+    refused_stores: dict[str, int]
+
+
+@dataclass(slots=True)
+class _Counters:
+    num_hits: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    misses: dict[MissReason, int] = field(default_factory=dict)
+    refused: dict[StoreResult, int] = field(default_factory=dict)
+
+
+class PrefixCache:
+    """`new_caches` makes the empty caches of one sequence, as the runner does."""
+
+    def __init__(self, new_caches: Callable[[], Sequence[Cache]], ram_bytes: int) -> None:
+        self._layout = Layout.of(new_caches())
+        self._ram = RamTier(self._layout, ram_bytes)
+        self._counters = _Counters()
+
+    @property
+    def nbytes(self) -> int:
+        return self._ram.nbytes
+
+    def match(self, token_ids: Sequence[int], salt: bytes = b"") -> Match | Miss:
+        """The longest usable prefix, at most all but the last token, which is still to be run."""
+        result = self._match(token_ids, salt)
+        self._counters.prompt_tokens += len(token_ids)
+        self._counters.cached_tokens += result.length
+        if isinstance(result, Match):
+            self._counters.num_hits += 1
+        else:
+            _count(self._counters.misses, result.reason)
+        return result
+
+    def store(
+        self,
+        token_ids: Sequence[int],
+        caches: Sequence[Cache],
+        kind: Kind = Kind.TURN,
+        salt: bytes = b"",
+    ) -> StoreResult:
+        """Remember `caches`, which hold exactly `token_ids`; the caller goes on using them."""
+        result = self._store(token_ids, caches, kind, salt)
+        if result not in (StoreResult.STORED, StoreResult.COVERED):
+            _count(self._counters.refused, result)
+        return result
+
+    def stats(self) -> PrefixStats:
+        counters = self._counters
+        return PrefixStats(
+            num_entries=len(self._ram),
+            nbytes=self._ram.nbytes,
+            budget_bytes=self._ram.budget_bytes,
+            num_hits=counters.num_hits,
+            num_misses=sum(counters.misses.values()),
+            num_evicted=self._ram.num_evicted,
+            prompt_tokens=counters.prompt_tokens,
+            cached_tokens=counters.cached_tokens,
+            misses={reason.value: count for reason, count in counters.misses.items()},
+            refused_stores={reason.value: count for reason, count in counters.refused.items()},
+        )
+
+    def resize(self, ram_bytes: int) -> None:
+        """Change the budget at once; evicts what no longer fits. Zero switches the cache off."""
+        self._ram.resize(ram_bytes)
+
+    def clear(self) -> None:
+        self._ram.clear()
+
+    def close(self, deadline_s: float = 5.0) -> None:
+        """Let go of everything."""
+        self._ram.clear()
+
+    def check_integrity(self) -> None:
+        self._ram.check_integrity()
+
+    def _match(self, token_ids: Sequence[int], salt: bytes) -> Match | Miss:
+        if self._ram.budget_bytes <= 0:
+            return Miss(MissReason.DISABLED)
+        if len(token_ids) < 2:
+            return Miss(MissReason.TOO_SHORT)
+        if len(self._ram) == 0:
+            return Miss(MissReason.EMPTY)
+        found = self._ram.find(token_ids, len(token_ids) - 1, salt)
+        if found.length == 0:
+            reason = MissReason.NO_CHECKPOINT if found.common else MissReason.NO_COMMON_PREFIX
+            return Miss(reason, found.common)
+        caches = self._ram.give(found)
+        return Match(found.length, caches, Source.RAM, _hit_reason(found), found.common)
+
+    def _store(
+        self, token_ids: Sequence[int], caches: Sequence[Cache], kind: Kind, salt: bytes
+    ) -> StoreResult:
+        if self._ram.budget_bytes <= 0:
+            return StoreResult.DISABLED
+        if not self._fits_layout(token_ids, caches):
+            return StoreResult.MISMATCH
+        added = self._ram.store(token_ids, caches, kind, salt)
+        if added is None:
+            return StoreResult.TOO_LARGE
+        return StoreResult.STORED if added else StoreResult.COVERED
+
+    def _fits_layout(self, token_ids: Sequence[int], caches: Sequence[Cache]) -> bool:
+        """A cache that is ahead of its tokens would poison every later hit: refuse it loudly."""
+        leaves = leaves_of(caches)
+        kinds = tuple(kind_of(leaf) for leaf in leaves)
+        lengths = {length for leaf in leaves if (length := length_of(leaf)) is not None}
+        if kinds == self._layout.kinds and lengths <= {len(token_ids)} and token_ids:
+            return True
+        log.error("prefix not stored: %s tokens, layers hold %s", len(token_ids), sorted(lengths))
+        return False
+
+
+def _hit_reason(found: Found) -> HitReason:
+    if found.length < found.common:
+        return HitReason.CHECKPOINT
+    entries = [entry for entry in (found.trunk, found.state) if entry is not None]
+    whole = any(entry.length == found.length for entry in entries)
+    return HitReason.WHOLE if whole else HitReason.TRIMMED
+
+
+def _count(counts: dict[Any, int], key: object) -> None:
+    counts[key] = counts.get(key, 0) + 1

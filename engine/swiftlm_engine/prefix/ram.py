@@ -1,0 +1,193 @@
+"""RAM tier: which snapshots are kept, within a budget of bytes.
+
+A stored prefix is a trunk (leaves that can be cut anywhere) and a state (all other leaves, which
+serve what they can); each is an entry of its own, so that many checkpoints of one conversation
+share one trunk. Never holds more bytes than its budget once a call has returned.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from swiftlm_engine.brain.prefix_index import Entry, Found, Kind, Part, PrefixIndex
+from swiftlm_engine.prefix.snapshot import (
+    Cache,
+    LeafKind,
+    arrays_of,
+    assemble,
+    compact,
+    floor_of,
+    give,
+    kind_of,
+    leaf_nbytes,
+    leaves_of,
+    take,
+)
+
+# Checkpoints one conversation may hold besides those it shares with others.
+MAX_STATES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How this model's caches divide into parts; the same for every sequence."""
+
+    shape: tuple[Cache, ...]  # one set of caches, kept for its nesting and classes only
+    kinds: tuple[LeafKind, ...]
+
+    @classmethod
+    def of(cls, caches: Sequence[Cache]) -> "Layout":
+        return cls(tuple(caches), tuple(kind_of(leaf) for leaf in leaves_of(caches)))
+
+    def part_of(self, index: int) -> Part:
+        return Part.TRUNK if self.kinds[index] is LeafKind.TRUNK else Part.STATE
+
+    @property
+    def needs(self) -> frozenset[Part]:
+        return frozenset(self.part_of(index) for index in range(len(self.kinds)))
+
+
+Leaves = dict[int, Cache]  # by position among all leaves
+
+
+class RamTier:
+    """Snapshots by prefix. `on_removed` hears of every entry that leaves, for whatever reason."""
+
+    def __init__(
+        self, layout: Layout, budget_bytes: int, on_removed: Callable[[Entry], None] | None = None
+    ) -> None:
+        self.layout = layout
+        self.budget_bytes = budget_bytes
+        self.num_evicted = 0
+        self._index = PrefixIndex(layout.needs)
+        self._leaves: dict[Entry, Leaves] = {}
+        self._on_removed = on_removed or (lambda entry: None)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def nbytes(self) -> int:
+        return self._index.nbytes
+
+    def find(self, token_ids: Sequence[int], max_length: int, salt: bytes) -> Found:
+        return self._index.find(token_ids, max_length, salt)
+
+    def give(self, found: Found) -> list[Cache]:
+        """Fresh caches for what `find` found; counts as a use."""
+        self._index.touch(found.trunk, found.state)
+        leaves = {}
+        for entry in (found.trunk, found.state):
+            if entry is not None:
+                shorter_by = entry.length - found.length
+                for position, leaf in self._leaves[entry].items():
+                    leaves[position] = give(leaf, found.length, shorter_by)
+        in_order = (leaves[position] for position in range(len(self.layout.kinds)))
+        return assemble(self.layout.shape, in_order)
+
+    def store(
+        self, token_ids: Sequence[int], caches: Sequence[Cache], kind: Kind, salt: bytes
+    ) -> list[Entry] | None:
+        """Keep a snapshot; returns the entries added (none: it was covered), None if too large."""
+        parts = self._snapshots(caches)
+        nbytes = {part: sum(map(leaf_nbytes, leaves.values())) for part, leaves in parts.items()}
+        if sum(nbytes.values()) > self.budget_bytes:
+            return None
+        added = []
+        for part, leaves in parts.items():
+            floor = max(floor_of(leaf, len(token_ids)) for leaf in leaves.values())
+            entry, superseded = self._index.insert(
+                part, token_ids, nbytes[part], kind=kind, floor=floor, salt=salt
+            )
+            self._forget(superseded)
+            if entry not in self._leaves:
+                # Evaluated here: a snapshot must not keep a graph, and so its inputs, alive.
+                mx.eval([arrays_of(leaf) for leaf in leaves.values()])
+                self._leaves[entry] = leaves
+                added.append(entry)
+        self._settle(added)
+        return added
+
+    def leaves(self, entry: Entry) -> Leaves:
+        """The snapshot behind an entry: read only."""
+        return self._leaves[entry]
+
+    def resize(self, budget_bytes: int) -> None:
+        self.budget_bytes = max(0, budget_bytes)
+        if self.budget_bytes:
+            self._evict()
+        else:
+            self.clear()
+
+    def clear(self) -> None:
+        entries = list(self._index)
+        self._index.clear()
+        self._forget(entries)
+
+    def check_integrity(self) -> None:
+        self._index.check_integrity()
+        if set(self._leaves) != set(self._index):
+            raise AssertionError("snapshots and index disagree")
+
+    def _snapshots(self, caches: Sequence[Cache]) -> dict[Part, Leaves]:
+        parts: dict[Part, Leaves] = {}
+        for position, leaf in enumerate(leaves_of(caches)):
+            parts.setdefault(self.layout.part_of(position), {})[position] = take(leaf)
+        return parts
+
+    def _settle(self, added: list[Entry]) -> None:
+        """Bring the number of checkpoints and of bytes back within their limits."""
+        for entry in added:
+            self._index.lock(entry)
+        try:
+            for entry in added:
+                if entry.part is Part.STATE:
+                    self._drop(self._index.surplus_states(entry, MAX_STATES))
+            self._drop(self._index.stranded())
+            self._evict()
+        finally:
+            for entry in added:
+                self._index.unlock(entry)
+
+    def _evict(self) -> None:
+        while self._index.nbytes > self.budget_bytes:
+            victim = self._index.victim(max_protected_bytes=self.budget_bytes // 2)
+            if victim is None:
+                raise RuntimeError("prefix cache: every entry is locked and the budget is exceeded")
+            self.num_evicted += 1
+            if not self._shrink(victim):
+                self._drop([victim])
+            self._drop(self._index.stranded())
+
+    def _shrink(self, trunk: Entry) -> bool:
+        """Keep just the system prompt of a trunk that has to leave, unless another trunk has it."""
+        length = trunk.system_length
+        if trunk.part is not Part.TRUNK or not 0 < length < trunk.length:
+            return False
+        if self._index.covered_elsewhere(trunk, length):
+            return False
+        shorter_by = trunk.length - length
+        leaves = {p: compact(give(x, length, shorter_by)) for p, x in self._leaves[trunk].items()}
+        nbytes = sum(map(leaf_nbytes, leaves.values()))
+        if nbytes >= trunk.nbytes:
+            return False
+        mx.eval([arrays_of(leaf) for leaf in leaves.values()])
+        self._drop([trunk])
+        token_ids = trunk.token_ids[:length]
+        entry, _ = self._index.insert(
+            Part.TRUNK, token_ids, nbytes, kind=Kind.SYSTEM, salt=trunk.salt
+        )
+        entry.last_used = trunk.last_used
+        self._leaves[entry] = leaves
+        return True
+
+    def _drop(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self._index.remove(entry)
+        self._forget(entries)
+
+    def _forget(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            del self._leaves[entry]
+            self._on_removed(entry)

@@ -1,0 +1,140 @@
+"""A hit gives the same greedy text as a cold run, for every cache class. float32 on the CPU, exact.
+
+Timelines of an agent loop: append a turn, edit the last message, repeat, ask for less. Prompts are
+longer than the sliding windows and attention chunks of the tiny models, so caches wrap.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import tiny_models
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load
+
+from swiftlm_engine.brain.prefix_index import Kind
+from swiftlm_engine.prefix.cache import Match, PrefixCache
+
+CHUNK = 48
+NUM_NEW = 12
+
+
+@dataclass
+class Runner:
+    """Prefills one sequence in chunks with stops at boundaries, decodes greedily, stores."""
+
+    model: Any
+    cache: PrefixCache | None = None
+    num_prefilled: int = 0
+
+    def generate(
+        self, prompt: list[int], boundaries: tuple[int, ...] = (), store: bool = True
+    ) -> list[int]:
+        caches, done = self._begin(prompt)
+        stops = sorted({b for b in boundaries if b < len(prompt)} | {len(prompt) - 1})
+        for stop in (s for s in stops if s > done):
+            self._prefill(prompt[done:stop], caches)
+            done = stop
+            if store and self.cache is not None:
+                kind = Kind.SYSTEM if stop == min(boundaries, default=0) else Kind.PROMPT
+                self.cache.store(prompt[:stop], caches, kind)
+        tokens = list(prompt)
+        for _ in range(NUM_NEW):
+            logits = self.model(mx.array([tokens[-1:]]), cache=caches)[0, -1]
+            tokens.append(int(mx.argmax(logits).item()))
+        if store and self.cache is not None:
+            self.cache.store(tokens[:-1], caches, Kind.TURN)
+        return tokens[len(prompt) :]
+
+    def _begin(self, prompt: list[int]) -> tuple[list[Any], int]:
+        result = None if self.cache is None else self.cache.match(prompt)
+        if isinstance(result, Match):
+            assert 0 < result.length < len(prompt)
+            return result.caches, result.length
+        return make_prompt_cache(self.model), 0
+
+    def _prefill(self, tokens: list[int], caches: list[Any]) -> None:
+        for start in range(0, len(tokens), CHUNK):
+            self.model(mx.array([tokens[start : start + CHUNK]]), cache=caches)
+            mx.eval([c.state for c in caches])
+        self.num_prefilled += len(tokens)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _on_the_cpu():
+    before = mx.default_device()
+    mx.set_default_device(mx.cpu)
+    yield
+    mx.set_default_device(before)
+
+
+@pytest.fixture(scope="module", params=tiny_models.NAMES)
+def model(request, tmp_path_factory):
+    folder = tiny_models.make_model(request.param, tmp_path_factory.mktemp(request.param))
+    return load(str(folder))[0]
+
+
+def runner(model, ram_bytes: int = 1 << 30) -> Runner:
+    return Runner(model, PrefixCache(lambda: make_prompt_cache(model), ram_bytes))
+
+
+def tokens(seed: int, count: int) -> list[int]:
+    mx.random.seed(seed)
+    return mx.random.randint(7, 300, (count,)).tolist()
+
+
+def test_appended_turn_repeats_nothing_and_gives_the_same_text(model):
+    warm, cold = runner(model), Runner(model)
+    prompt = tokens(1, 130)
+    reply = warm.generate(prompt, boundaries=(40, 129))
+    longer = prompt + reply + tokens(2, 20)
+    warm.num_prefilled = 0
+    assert warm.generate(longer) == cold.generate(longer)
+    assert warm.num_prefilled <= 20 + 1
+
+
+def test_edited_last_message_gives_the_same_text(model):
+    warm, cold = runner(model), Runner(model)
+    system, first, edited = tokens(1, 80), tokens(2, 50), tokens(3, 50)
+    warm.generate(system + first, boundaries=(80,))
+    warm.num_prefilled = 0
+    assert warm.generate(system + edited) == cold.generate(system + edited)
+    assert warm.num_prefilled == 49
+
+
+def test_repeated_prompt_runs_only_its_last_token(model):
+    warm, cold = runner(model), Runner(model)
+    prompt = tokens(1, 130)
+    warm.generate(prompt)
+    warm.num_prefilled = 0
+    assert warm.generate(prompt) == cold.generate(prompt)
+    assert warm.num_prefilled == 0
+
+
+def test_shorter_prompt_gives_the_same_text(model):
+    warm, cold = runner(model), Runner(model)
+    prompt = tokens(1, 130)
+    warm.generate(prompt, boundaries=(40, 90))
+    for length in (120, 91, 90, 60, 41, 40, 20):
+        assert warm.generate(prompt[:length], store=False) == cold.generate(prompt[:length])
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_any_history_of_prompts_gives_the_text_of_a_cold_run(model, data):
+    warm, cold = runner(model), Runner(model)
+    pool = tokens(5, 150)
+    for _ in range(data.draw(st.integers(2, 4))):
+        kept = data.draw(st.integers(0, 150))
+        fresh = data.draw(st.integers(1, 60))
+        pool = pool[:kept] + tokens(data.draw(st.integers(0, 99)), fresh)
+        stops = data.draw(st.lists(st.integers(1, len(pool)), max_size=2))
+        if len(pool) > 1:
+            pool += warm.generate(pool, tuple(stops))
+            assert warm.generate(pool, store=False) == cold.generate(pool)
+            warm.cache.check_integrity()
