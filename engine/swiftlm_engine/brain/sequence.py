@@ -1,0 +1,81 @@
+"""One prompt being continued: what the scheduler knows of it. No tensors, no text.
+
+Invariants: `0 <= prefilled <= num_prefill`; a sequence is decoding only when `prefilled ==
+num_prefill`; it finishes once and never leaves `FINISHED`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Phase(Enum):
+    WAITING = "waiting"
+    PREFILLING = "prefilling"
+    DECODING = "decoding"
+    FINISHED = "finished"
+
+
+class FinishReason(Enum):
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    ABORT = "abort"
+    DEADLINE = "deadline"
+    ERROR = "error"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A prompt of `prompt_ids` and the tokens decoded so far.
+
+    The last prompt token is not prefilled: it is the first input of decode, as in mlx-lm's
+    `generate_step`, so that a sequence whose whole prompt is cached needs no special case.
+    """
+
+    request_id: str
+    index: int
+    prompt_ids: list[int]
+    max_tokens: int
+    arrived_at: float
+    boundaries: tuple[int, ...] = ()  # prefill pauses here, so that a checkpoint can be stored
+    deadline_at: float | None = None
+    kv_bytes: int = 0  # what admission reserves for it
+    phase: Phase = Phase.WAITING
+    prefilled: int = 0
+    cached: int = 0
+    output_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    started_at: float | None = None  # first prefill chunk
+    decoding_at: float | None = None
+    first_token_at: float | None = None
+    finished_at: float | None = None
+    prefill_s: float = 0.0
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return (self.request_id, self.index)
+
+    @property
+    def num_prefill(self) -> int:
+        return len(self.prompt_ids) - 1
+
+    @property
+    def remaining_prefill(self) -> int:
+        return self.num_prefill - self.prefilled
+
+    def next_boundary(self) -> int:
+        """Where the next chunk must stop: the next boundary, or the end of prefill."""
+        at = bisect_right(self.boundaries, self.prefilled)
+        if at < len(self.boundaries):
+            return min(self.boundaries[at], self.num_prefill)
+        return self.num_prefill
+
+    def finish(self, reason: FinishReason, now: float) -> None:
+        if self.phase is Phase.FINISHED:
+            return
+        self.phase = Phase.FINISHED
+        self.finish_reason = reason
+        self.finished_at = now

@@ -1,0 +1,144 @@
+"""One choice of a request while it lives: its sequence, its text, what was counted.
+
+Turns read tokens into the deltas that a client sees, and knows when the choice has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swiftlm_engine.brain.sequence import FinishReason, Sequence
+from swiftlm_engine.decode_batch import Row, RowToken
+from swiftlm_engine.generation import (
+    Delta,
+    EndReason,
+    Event,
+    Finished,
+    GenerateJob,
+    Logprob,
+    Timings,
+    ToolCallPart,
+    Usage,
+)
+from swiftlm_engine.text import events as text
+from swiftlm_engine.text.detokenizer import TokenTexts
+from swiftlm_engine.text.output import OutputParser
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    job: GenerateJob
+    sequence: Sequence
+    parser: OutputParser
+    texts: TokenTexts
+    row: Row
+    eos_ids: frozenset[int]
+    thinking: bool = False  # the prompt ends inside an open thinking block
+    echo_text: str = ""
+    ended: FinishReason | None = None
+    _held_logprobs: list[Logprob] = field(default_factory=list)
+    _held_ids: list[int] = field(default_factory=list)
+
+    def event(self, news: Delta | Finished) -> Event:
+        return Event(self.sequence.request_id, self.sequence.index, news)
+
+    def take(self, token: RowToken) -> list[Event]:
+        """A token was read: the deltas it gives, and `ended` when it was the last."""
+        if token.token_id in self.eos_ids:
+            self.ended = FinishReason.STOP
+            return []
+        self._note(token)
+        events = self._deltas(self.parser.push(token.token_id))
+        if self.parser.stopped:
+            self.ended = FinishReason.STOP
+        elif len(self.sequence.output_ids) >= self.sequence.max_tokens:
+            self.ended = FinishReason.LENGTH
+        return events
+
+    def close(self, reason: FinishReason, now: float) -> list[Event]:
+        """The last deltas and the one terminal event."""
+        natural = (
+            text.FinishReason.LENGTH if reason is FinishReason.LENGTH else text.FinishReason.STOP
+        )
+        events = self._deltas(self.parser.finish(natural), last=True)
+        end = EndReason.ABORT
+        if reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TOOL_CALLS):
+            end = EndReason(str(self.parser.finish_reason or natural))
+        events.append(
+            self.event(
+                Finished(
+                    end,
+                    self.usage(),
+                    self.timings(now),
+                    stop_sequence=self.parser.stop_sequence or "",
+                )
+            )
+        )
+        return events
+
+    def usage(self) -> Usage:
+        return Usage(
+            prompt_tokens=len(self.sequence.prompt_ids),
+            completion_tokens=len(self.sequence.output_ids),
+            cached_tokens=self.sequence.cached,
+            reasoning_tokens=getattr(self.parser, "reasoning_tokens", 0),
+        )
+
+    def timings(self, now: float) -> Timings:
+        sequence = self.sequence
+        first = sequence.first_token_at
+        decode_s = 0.0 if first is None else now - first
+        prefilled = sequence.prefilled - sequence.cached
+        decoded = max(0, len(sequence.output_ids) - 1)
+        return Timings(
+            queue_s=(sequence.started_at or now) - sequence.arrived_at,
+            prefill_s=sequence.prefill_s,
+            first_token_s=(first or now) - sequence.arrived_at,
+            decode_s=decode_s,
+            prefill_tokens_per_s=prefilled / sequence.prefill_s if sequence.prefill_s else 0.0,
+            decode_tokens_per_s=decoded / decode_s if decode_s > 0 else 0.0,
+        )
+
+    # -- deltas
+
+    def _note(self, token: RowToken) -> None:
+        if self.job.return_token_ids:
+            self._held_ids.append(token.token_id)
+        if token.logprob is not None:
+            self._held_logprobs.append(
+                Logprob(
+                    token.token_id,
+                    self.texts.bytes_of(token.token_id),
+                    token.logprob,
+                    tuple(
+                        Logprob(t.token_id, self.texts.bytes_of(t.token_id), t.logprob)
+                        for t in token.top
+                    ),
+                )
+            )
+
+    def _deltas(self, events: list[text.TextEvent], *, last: bool = False) -> list[Event]:
+        """Text events as deltas; log-probabilities ride on the next delta that goes out."""
+        deltas = [_as_delta(event) for event in events]
+        if not deltas and last and (self._held_logprobs or self._held_ids):
+            deltas = [Delta()]
+        if deltas and (self._held_logprobs or self._held_ids):
+            deltas[0] = _with_tokens(deltas[0], self._held_logprobs, self._held_ids)
+            self._held_logprobs, self._held_ids = [], []
+        return [self.event(delta) for delta in deltas]
+
+
+def _as_delta(event: text.TextEvent) -> Delta:
+    match event:
+        case text.ContentDelta(text=content):
+            return Delta(content=content)
+        case text.ReasoningDelta(text=reasoning):
+            return Delta(reasoning=reasoning)
+        case text.ToolCallStart(index=index, id=call_id, name=name):
+            return Delta(tool_calls=(ToolCallPart(index, call_id, name),))
+        case text.ToolCallDelta(index=index, arguments_fragment=fragment):
+            return Delta(tool_calls=(ToolCallPart(index, arguments=fragment),))
+
+
+def _with_tokens(delta: Delta, logprobs: list[Logprob], ids: list[int]) -> Delta:
+    return Delta(delta.content, delta.reasoning, delta.tool_calls, tuple(logprobs), tuple(ids))

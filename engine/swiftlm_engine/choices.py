@@ -1,0 +1,67 @@
+"""Builds what a prepared job needs to run: one sequence, row and parser for each choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from swiftlm_engine.brain.sequence import Sequence
+from swiftlm_engine.choice import Choice
+from swiftlm_engine.decode_batch import Row
+from swiftlm_engine.prepare import Prepared
+from swiftlm_engine.sampling.row import RowSampling
+from swiftlm_engine.text.detokenizer import TokenTexts
+from swiftlm_engine.text.output import OutputParser
+
+MakeParser = Callable[[Prepared], OutputParser]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceFactory:
+    """For one model. Called on the engine thread, as it makes arrays."""
+
+    make_parser: MakeParser
+    texts: TokenTexts
+    eos_ids: frozenset[int]
+    vocab_size: int
+    kv_bytes: Callable[[int], int]  # price of a sequence that may grow to so many tokens
+
+    def __call__(self, prepared: Prepared, arrived_at: float) -> list[Choice]:
+        return [self._choice(prepared, i, arrived_at) for i in range(prepared.job.n)]
+
+    def _choice(self, prepared: Prepared, index: int, arrived_at: float) -> Choice:
+        job, prompt = prepared.job, prepared.prompt
+        sequence = Sequence(
+            job.request_id,
+            index,
+            prompt.token_ids,
+            prepared.max_tokens,
+            arrived_at,
+            boundaries=prompt.boundaries,
+            deadline_at=None if job.deadline_s is None else arrived_at + job.deadline_s,
+            kv_bytes=self.kv_bytes(len(prompt.token_ids) + prepared.max_tokens),
+        )
+        ends = self._end_ids(prepared)
+        row = Row(
+            sequence,
+            RowSampling(prepared.sampling, prompt.token_ids, self.vocab_size, index),
+            top_logprobs=job.top_logprobs,
+            banned_ids=mx.array(sorted(ends)) if ends and job.min_tokens else None,
+            min_tokens=job.min_tokens,
+        )
+        return Choice(
+            job,
+            sequence,
+            self.make_parser(prepared),
+            self.texts,
+            row,
+            ends,
+            thinking=prompt.thinking_open,
+            echo_text=prepared.echo_text,
+        )
+
+    def _end_ids(self, prepared: Prepared) -> frozenset[int]:
+        asked = frozenset(prepared.job.stop_token_ids)
+        return asked if prepared.job.ignore_eos else self.eos_ids | asked

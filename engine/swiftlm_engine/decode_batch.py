@@ -1,0 +1,266 @@
+"""The sequences that decode together, and one step of them.
+
+The next step is dispatched before the last tokens are read, so that the device never waits for
+Python. Rows that constrain their next token (a grammar) need the last one first: for those the
+forward pass is dispatched, the tokens are read while it runs, and only then is sampled.
+
+Invariants: row i of `_inputs`, of every cache and of `_rows` is the same sequence. After `step` the
+caches hold the prompt and all tokens that were reported, and `_inputs` one token more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import mlx.core as mx
+
+from swiftlm_engine.brain.sequence import Sequence
+from swiftlm_engine.sampling.logprobs import PendingLogprobs, TokenLogprob, pending
+from swiftlm_engine.sampling.row import RowSampling
+from swiftlm_engine.sampling.sampler import sample
+
+Caches = list[Any]  # one mlx-lm cache per layer
+
+
+class TokenConstraint(Protocol):
+    """A grammar that follows one row (see text/constraint.py)."""
+
+    @property
+    def active(self) -> bool:
+        """False while anything may come next (thinking, or after the grammar ended)."""
+
+    def advance(self, token_id: int) -> None: ...
+
+    def apply(self, logits: mx.array) -> mx.array:
+        """Logits (1, V) with all tokens forbidden that the grammar cannot take next."""
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One decoding sequence and what its next token depends on."""
+
+    sequence: Sequence
+    sampling: RowSampling
+    top_logprobs: int | None = None
+    constraint: TokenConstraint | None = None
+    banned_ids: mx.array | None = None  # never sampled while min_tokens are not reached
+    min_tokens: int = 0
+    forced_ids: list[int] = field(default_factory=list)  # take the place of what was sampled
+    fresh: bool = True  # its pending input is the prompt's last token
+    logprobs: PendingLogprobs | None = None  # of the pending input
+
+
+@dataclass(frozen=True, slots=True)
+class RowToken:
+    """A token that was read, with its log-probability if the row asked for it."""
+
+    row: Row
+    token_id: int
+    logprob: float | None = None
+    top: tuple[TokenLogprob, ...] = ()
+
+
+class DecodeBatch:
+    """Owned by the engine thread; every method runs there."""
+
+    def __init__(self, model: Any, stream: Any) -> None:
+        self._model = model
+        self._stream = stream
+        self._rows: list[Row] = []
+        self._caches: Caches = []  # merged, or one row's own
+        self._separate: list[Caches] = []  # one list per row, for caches that cannot be merged
+        self._mergeable = True
+        self._inputs: mx.array | None = None  # (B,)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(self._rows)
+
+    @property
+    def has_fresh(self) -> bool:
+        """Some row's first token has been dispatched or is due, but not been read."""
+        return any(not row.sequence.output_ids for row in self._rows)
+
+    def caches_nbytes(self) -> int:
+        every = [*self._caches, *(c for caches in self._separate for c in caches)]
+        return sum(c.nbytes for c in every)
+
+    def add(self, row: Row, caches: Caches) -> None:
+        """Takes over the caches, which hold all but the last prompt token."""
+        first = mx.array(row.sequence.prompt_ids[-1:], dtype=mx.int32)
+        self._inputs = first if self._inputs is None else mx.concatenate([self._inputs, first])
+        self._mergeable = self._mergeable and all(hasattr(c, "merge") for c in caches)
+        if not self._mergeable:
+            self._split_up()
+            self._separate.append(caches)
+        elif not self._rows:
+            self._caches = caches
+        else:
+            self._join(caches)
+        self._rows.append(row)
+
+    def remove(self, row: Row) -> Caches:
+        """Takes a row out and returns its caches, for single use again."""
+        at = self._rows.index(row)
+        keep = [i for i in range(len(self._rows)) if i != at]
+        if self._separate:
+            caches = self._separate.pop(at)
+        elif len(self._rows) == 1:
+            caches, self._caches = self._caches, []
+        else:
+            caches = [c.extract(at) for c in self._caches]
+            mx.eval([c.state for c in caches if not c.empty()])
+            self._keep_rows(keep)
+        del self._rows[at]
+        assert self._inputs is not None
+        self._inputs = self._inputs[mx.array(keep)] if keep else None
+        return caches
+
+    def clear(self) -> None:
+        """Forgets everything (a step broke)."""
+        self._rows, self._caches, self._separate, self._inputs = [], [], [], None
+
+    def step(self) -> list[RowToken]:
+        """Dispatches the next token of every row and reads the pending ones.
+
+        A fresh row has nothing to read yet; its first token comes with the next step.
+        """
+        if not self._rows:
+            return []
+        self._force_tokens()
+        assert self._inputs is not None
+        with mx.stream(self._stream):
+            logits = self._forward(self._inputs)
+            if any(row.constraint is not None for row in self._rows):
+                mx.async_eval(logits)
+                tokens = self._read()
+                self._advance_constraints(tokens)
+                self._dispatch(logits)
+                return tokens
+            pending_inputs, pending_logprobs = self._inputs, [row.logprobs for row in self._rows]
+            self._dispatch(logits)
+            return self._read_from(pending_inputs, pending_logprobs)
+
+    # -- the forward pass
+
+    def _forward(self, inputs: mx.array) -> mx.array:
+        """Logits (B, V) after the inputs (B,)."""
+        if not self._separate:
+            return self._model(inputs[:, None], cache=self._caches)[:, -1, :]
+        return mx.concatenate(
+            [
+                self._model(inputs[i : i + 1, None], cache=caches)[:, -1, :]
+                for i, caches in enumerate(self._separate)
+            ]
+        )
+
+    def _dispatch(self, logits: mx.array) -> None:
+        assert self._inputs is not None
+        fed = self._inputs
+        allowed = self._mask(logits)
+        sampled = sample(allowed, fed, [row.sampling for row in self._rows]).astype(mx.int32)
+        arrays = [sampled]
+        for i, row in enumerate(self._rows):
+            row.logprobs = None
+            if row.top_logprobs is not None:
+                row.logprobs = pending(logits[i : i + 1], sampled[i : i + 1], row.top_logprobs)
+                arrays += row.logprobs.arrays()
+        mx.async_eval(*arrays)
+        self._inputs = sampled
+
+    def _mask(self, logits: mx.array) -> mx.array:
+        """Logits with what rows must not take at -inf: grammars, and ends before min_tokens."""
+        if not any(self._is_masked(row) for row in self._rows):
+            return logits
+        return mx.concatenate(
+            [self._mask_row(logits[i : i + 1], row) for i, row in enumerate(self._rows)]
+        )
+
+    @staticmethod
+    def _is_masked(row: Row) -> bool:
+        # Output tokens lag by the one that is pending.
+        early = row.banned_ids is not None and len(row.sequence.output_ids) + 1 < row.min_tokens
+        return early or (row.constraint is not None and row.constraint.active)
+
+    def _mask_row(self, logits: mx.array, row: Row) -> mx.array:
+        if not self._is_masked(row):
+            return logits
+        if row.banned_ids is not None and len(row.sequence.output_ids) + 1 < row.min_tokens:
+            logits = mx.put_along_axis(
+                logits, row.banned_ids[None], mx.array(-mx.inf, logits.dtype), axis=-1
+            )
+        if row.constraint is not None and row.constraint.active:
+            logits = row.constraint.apply(logits)
+        return logits
+
+    # -- reading
+
+    def _read(self) -> list[RowToken]:
+        assert self._inputs is not None
+        return self._read_from(self._inputs, [row.logprobs for row in self._rows])
+
+    def _read_from(
+        self, inputs: mx.array, logprobs: list[PendingLogprobs | None]
+    ) -> list[RowToken]:
+        tokens = []
+        for row, token_id, lazy in zip(self._rows, inputs.tolist(), logprobs, strict=True):
+            if row.fresh:
+                row.fresh = False
+                continue
+            row.sequence.output_ids.append(token_id)
+            if lazy is None:
+                tokens.append(RowToken(row, token_id))
+            else:
+                chosen, top = lazy.read()
+                tokens.append(RowToken(row, token_id, chosen, tuple(top)))
+        return tokens
+
+    @staticmethod
+    def _advance_constraints(tokens: list[RowToken]) -> None:
+        for token in tokens:
+            if token.row.constraint is not None:
+                token.row.constraint.advance(token.token_id)
+
+    def _force_tokens(self) -> None:
+        """Replaces pending samples by forced tokens (the end of a thinking budget)."""
+        if not any(row.forced_ids and not row.fresh for row in self._rows):
+            return
+        assert self._inputs is not None
+        ids = self._inputs.tolist()
+        for i, row in enumerate(self._rows):
+            if row.forced_ids and not row.fresh:
+                ids[i] = row.forced_ids.pop(0)
+        self._inputs = mx.array(ids, dtype=mx.int32)
+
+    # -- membership
+
+    def _join(self, caches: Caches) -> None:
+        if len(self._rows) == 1:
+            both = zip(self._caches, caches, strict=True)
+            self._caches = [type(a).merge([a, b]) for a, b in both]
+        else:
+            for merged, single in zip(self._caches, caches, strict=True):
+                merged.extend(type(single).merge([single]))
+
+    def _keep_rows(self, keep: list[int]) -> None:
+        if len(keep) == 1:
+            self._caches = [c.extract(keep[0]) for c in self._caches]
+        else:
+            for cache in self._caches:
+                cache.filter(mx.array(keep))
+        # Cut the graph: the caches must not keep the removed row's arrays alive.
+        mx.eval([c.state for c in self._caches if not c.empty()])
+
+    def _split_up(self) -> None:
+        """From merged caches to one list per row; kinds without merge decode one by one."""
+        if self._separate or not self._rows:
+            return
+        if len(self._rows) == 1:
+            self._separate = [self._caches]
+        else:
+            self._separate = [[c.extract(i) for c in self._caches] for i in range(len(self._rows))]
+        self._caches = []

@@ -1,0 +1,265 @@
+"""The engine: sequences in, events out, one step at a time.
+
+`step` is the whole story: plan, run, apply. Owned by the engine thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from swiftlm_engine.brain.rates import Speed
+from swiftlm_engine.brain.scheduler import QueueFull, Scheduler, StepPlan, StepResult
+from swiftlm_engine.brain.sequence import FinishReason, Sequence
+from swiftlm_engine.choice import Choice
+from swiftlm_engine.decode_batch import RowToken
+from swiftlm_engine.generation import (
+    Delta,
+    EndReason,
+    EngineFault,
+    Event,
+    FaultKind,
+    Finished,
+    Progress,
+    Started,
+)
+from swiftlm_engine.prepare import Prepared
+from swiftlm_engine.runner import Runner
+
+log = logging.getLogger(__name__)
+
+# A device fault is sticky: whatever runs next on it is wrong or hangs. The process must go.
+DEVICE_FAULTS = ("[METAL] Command buffer execution failed", "CUDA error", "cudaError")
+
+
+class DeviceFault(Exception):
+    """The GPU failed; this process must end."""
+
+
+class ChoiceMaker(Protocol):
+    """Builds the choices of a prepared job (see `choices.py`)."""
+
+    def __call__(self, prepared: Prepared, arrived_at: float) -> list[Choice]: ...
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the model was loaded."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    aborted: int = 0
+    failed: int = 0
+    steps: int = 0
+
+
+class Engine:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        make_choices: ChoiceMaker,
+        emit: Callable[[list[Event]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`emit` is called on the engine thread, before anything slow follows."""
+        self.scheduler = scheduler
+        self.runner = runner
+        self.counters = Counters()
+        self._make_choices = make_choices
+        self._emit = emit
+        self._clock = clock
+        self._choices: dict[tuple[str, int], Choice] = {}
+        self._decoded = Speed()
+        self._prefilled = Speed()
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return tuple(self._choices.values())
+
+    def submit(self, prepared: Prepared) -> None:
+        """Queues a job; a full queue answers it at once."""
+        job = prepared.job
+        choices = self._make_choices(prepared, self._clock())
+        try:
+            self.scheduler.add([choice.sequence for choice in choices])
+        except QueueFull as full:
+            wait = round(full.retry_after_s)
+            fault = EngineFault(
+                FaultKind.BUSY, f"{full}; try again in {wait} s", retry_after_s=wait
+            )
+            self._emit([failure(job.request_id, i, fault) for i in range(job.n)])
+            return
+        self.counters.requests += 1
+        self.runner.set_salt(job.request_id, None if job.no_cache else job.cache_salt.encode())
+        for choice in choices:
+            self._choices[choice.sequence.key] = choice
+
+    def abort(self, request_id: str) -> bool:
+        return self.scheduler.abort(request_id)
+
+    def step(self) -> None:
+        """One turn: plan, run, apply."""
+        plan = self.scheduler.plan()
+        for sequence in plan.gone:
+            self._leave(sequence)
+        try:
+            result = self._run(plan)
+        except RuntimeError as error:
+            self._fail_step(error)
+            return
+        self.scheduler.apply(plan, result)
+        self.counters.steps += 1
+        for sequence, reason in result.finished:
+            self._end(sequence, reason)
+
+    def _run(self, plan: StepPlan) -> StepResult:
+        self._start_decoding(plan)
+        started = time.perf_counter()
+        finished, tokens = self._decode()
+        # A first token that is already on its way must not wait for somebody's prefill.
+        while plan.chunk is not None and self.runner.batch.has_fresh:
+            more, count = self._decode()
+            finished += more
+            tokens += count
+        decode_s = time.perf_counter() - started
+        chunk_tokens, chunk_s = 0, 0.0
+        if plan.chunk is not None:
+            chunk_s = self.runner.prefill(plan.chunk)
+            chunk_tokens = plan.chunk.count
+            self._prefilled.count(chunk_tokens, self._clock())
+            self._report_progress(plan.chunk.sequence, chunk_tokens)
+        return StepResult(chunk_tokens, chunk_s, tokens, decode_s, tuple(finished))
+
+    def _start_decoding(self, plan: StepPlan) -> None:
+        rows = {row.sequence.key for row in self.runner.batch.rows}
+        for sequence in plan.decode:
+            if sequence.key not in rows:
+                self._announce(sequence)
+                self.runner.start_decode(self._choices[sequence.key].row)
+
+    def _decode(self) -> tuple[list[tuple[Sequence, FinishReason]], int]:
+        """One decode step; tells clients their news and takes finished rows out."""
+        tokens = self.runner.decode()
+        events: list[Event] = []
+        finished = []
+        now = self._clock()
+        for token in tokens:
+            choice = self._choices[token.row.sequence.key]
+            if choice.sequence.first_token_at is None:
+                choice.sequence.first_token_at = now
+            events += self._take(choice, token)
+            if choice.ended is not None:
+                finished.append((choice.sequence, choice.ended))
+        self.counters.completion_tokens += len(tokens)
+        self._decoded.count(len(tokens), now)
+        if events:
+            self._emit(events)
+        for sequence, reason in finished:
+            self.runner.close(sequence, keep=reason is not FinishReason.ERROR)
+        return finished, len(tokens)
+
+    def _take(self, choice: Choice, token: RowToken) -> list[Event]:
+        try:
+            return choice.take(token)
+        except Exception:
+            # One request's text must never end the loop that serves the others.
+            log.exception("request %s failed while its text was parsed", choice.job.request_id)
+            choice.ended = FinishReason.ERROR
+            return []
+
+    def decode_speed(self, now: float) -> float:
+        """Tokens per second of all sequences together, over the last seconds."""
+        return self._decoded.tokens_per_s(now)
+
+    def prefill_speed(self, now: float) -> float:
+        return self._prefilled.tokens_per_s(now)
+
+    # -- news
+
+    def _announce(self, sequence: Sequence) -> None:
+        """The first event of a choice, once its prompt is in the cache."""
+        note = self.runner.notes.get(sequence.key, "")
+        self.counters.prompt_tokens += len(sequence.prompt_ids)
+        self.counters.cached_tokens += sequence.cached
+        choice = self._choices[sequence.key]
+        events = [
+            Event(
+                sequence.request_id,
+                sequence.index,
+                Started(len(sequence.prompt_ids), sequence.cached, note, choice.thinking),
+            )
+        ]
+        if choice.echo_text:
+            events.append(choice.event(Delta(content=choice.echo_text)))
+        self._emit(events)
+
+    def _report_progress(self, sequence: Sequence, chunk_tokens: int) -> None:
+        done = sequence.prefilled + chunk_tokens
+        if done < sequence.num_prefill:
+            news = Progress(done, len(sequence.prompt_ids))
+            self._emit([Event(sequence.request_id, sequence.index, news)])
+
+    # -- ends
+
+    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
+        choice = self._choices.pop(sequence.key)
+        self._forget(sequence.request_id)
+        if reason is FinishReason.ERROR:
+            self.counters.failed += 1
+            fault = EngineFault(FaultKind.INTERNAL, "the reply could not be parsed; see the log")
+            self._emit([failure(sequence.request_id, sequence.index, fault)])
+        else:
+            self._emit(choice.close(reason, self._clock()))
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Aborted or overdue: the scheduler has let it go already."""
+        self.runner.close(sequence, keep=sequence.prefilled > 0)
+        choice = self._choices.pop(sequence.key)
+        self._forget(sequence.request_id)
+        self.counters.aborted += 1
+        if sequence.finish_reason is FinishReason.DEADLINE:
+            fault = EngineFault(
+                FaultKind.DEADLINE,
+                f"the request's deadline passed after {len(sequence.output_ids)} tokens",
+            )
+            self._emit([failure(sequence.request_id, sequence.index, fault)])
+        else:
+            self._emit(choice.close(FinishReason.ABORT, self._clock()))
+
+    def _fail_step(self, error: RuntimeError) -> None:
+        """The device refused a step: what was running ends, what waits goes on."""
+        text = str(error)
+        if any(mark in text for mark in DEVICE_FAULTS):
+            raise DeviceFault(text) from error
+        log.error("step failed, %d sequences lost: %s", len(self.scheduler.running), text)
+        fault = EngineFault(FaultKind.INTERNAL, f"the model failed in this step: {text}")
+        for sequence in self.scheduler.fail_running():
+            self._choices.pop(sequence.key, None)
+            self.counters.failed += 1
+            self._emit([failure(sequence.request_id, sequence.index, fault)])
+        self.runner.reset()
+
+    def fail_all(self, fault: EngineFault) -> None:
+        """Ends every request with one error event (shutdown, or the loop dies)."""
+        for key in list(self._choices):
+            del self._choices[key]
+            self._emit([failure(key[0], key[1], fault)])
+
+    def _forget(self, request_id: str) -> None:
+        if not any(key[0] == request_id for key in self._choices):
+            self.runner.forget_request(request_id)
+
+
+def failure(request_id: str, index: int, fault: EngineFault) -> Event:
+    """The terminal event of a choice that failed."""
+    return Event(request_id, index, Finished(EndReason.ERROR, fault=fault))

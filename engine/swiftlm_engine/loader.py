@@ -1,0 +1,102 @@
+"""From a model folder to a model in memory, with progress.
+
+Weights are opened lazily and strictly (every parameter must come from a file, every tensor must
+have a place) and then read layer by layer, so that a load can be watched and its peak is its size.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.utils import load_model, load_tokenizer
+
+from swiftlm_engine.device import Device
+from swiftlm_engine.generation import EngineFault, FaultKind
+
+Report = Callable[[str, float, str], None]  # stage, fraction of the load, detail
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedWeights:
+    """A model that is in memory. The engine thread owns it."""
+
+    model: Any
+    tokenizer: Any
+    config: dict[str, Any]
+    weight_bytes: int
+    dtype: str
+    load_s: float
+
+
+DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+
+
+def load_weights(folder: Path, dtype: str, device: Device, report: Report) -> LoadedWeights:
+    """Raises `EngineFault(MODEL_BROKEN)` naming the file or tensor at fault."""
+    started = time.monotonic()
+    report("reading", 0.0, "config and headers")
+    try:
+        model, config = load_model(folder, lazy=True, strict=True)
+        tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
+    except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
+        raise EngineFault(
+            FaultKind.MODEL_BROKEN, f"model folder {folder} cannot be loaded: {error}"
+        ) from error
+    _set_dtype(model, dtype, device)
+    model.eval()
+    weight_bytes = _read_weights(model, report)
+    return LoadedWeights(
+        model, tokenizer, config, weight_bytes, _dtype_name(model), time.monotonic() - started
+    )
+
+
+def _set_dtype(model: Any, dtype: str, device: Device) -> None:
+    # 16-bit matmul on MLX's CPU back end goes through no BLAS and is many times slower.
+    wanted = dtype or ("float32" if device is Device.CPU else "")
+    if wanted in ("", "auto"):
+        return
+    if wanted not in DTYPES:
+        known = ", ".join(DTYPES)
+        raise EngineFault(
+            FaultKind.INVALID, f"dtype '{wanted}' is not one of {known}", param="dtype"
+        )
+    model.set_dtype(DTYPES[wanted])
+
+
+def _read_weights(model: Any, report: Report) -> int:
+    """Evaluates the parameters in file order, in pieces; returns their bytes."""
+    parameters = [array for _, array in tree_flatten(model.parameters())]
+    total = sum(array.nbytes for array in parameters)
+    done = 0
+    piece: list[mx.array] = []
+    piece_bytes = 0
+    for array in parameters:
+        piece.append(array)
+        piece_bytes += array.nbytes
+        if piece_bytes >= 256 << 20:
+            done += _read_piece(piece)
+            piece, piece_bytes = [], 0
+            report("weights", done / total, f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
+    done += _read_piece(piece)
+    report("weights", 1.0, f"{total / 1e9:.1f} GB")
+    return total
+
+
+def _read_piece(arrays: list[mx.array]) -> int:
+    try:
+        mx.eval(arrays)
+    except RuntimeError as error:
+        raise EngineFault(FaultKind.MODEL_BROKEN, f"weights cannot be read: {error}") from error
+    return sum(array.nbytes for array in arrays)
+
+
+def _dtype_name(model: Any) -> str:
+    floats = [a.dtype for _, a in tree_flatten(model.parameters()) if a.dtype in DTYPES.values()]
+    names = {str(dtype).rsplit(".", 1)[-1] for dtype in floats}
+    return "+".join(sorted(names)) or "none"

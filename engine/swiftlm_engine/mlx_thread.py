@@ -1,0 +1,121 @@
+"""The one thread that touches MLX: it loads, evaluates and frees.
+
+Work reaches it as calls (`call`) or as steps: whenever no call waits and `step` says there is work,
+a step runs. An exception in a call belongs to its caller; an exception in a step ends the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+IDLE_WAIT_S = 0.5
+
+
+class Steps(Protocol):
+    """What the loop drives."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def step(self) -> None: ...
+
+    def idle(self) -> None:
+        """Called about twice a second while there is nothing to do."""
+
+
+class MlxThread:
+    """Starts at once; `stop` ends it after the current step."""
+
+    def __init__(self, on_death: Callable[[BaseException], None]) -> None:
+        """`on_death` runs on the dying thread when a step raised."""
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._on_death = on_death
+        self._steps: Steps | None = None
+        self._stopping = False
+        self.last_step_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="mlx", daemon=True)
+        self._thread.start()
+
+    def drive(self, steps: Steps) -> None:
+        """Lets the loop run these steps from now on. Call on the MLX thread."""
+        self._steps = steps
+
+    def call(self, function: Callable[..., T], *args: Any) -> Future[T]:
+        """Runs `function` on the thread between two steps."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(function(*args))
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._calls.put(run)
+        return future
+
+    def post(self, function: Callable[..., Any], *args: Any) -> None:
+        """Like `call` without an answer; an exception is logged."""
+
+        def run() -> None:
+            try:
+                function(*args)
+            except Exception:
+                log.exception("call on the MLX thread failed")
+
+        self._calls.put(run)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ends the loop; False when a step did not come back in time."""
+        self._stopping = True
+        self._calls.put(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def step_age_s(self) -> float:
+        """Seconds since the loop last came round, while there is work."""
+        steps = self._steps
+        if steps is None or not steps.has_work:
+            return 0.0
+        return time.monotonic() - self.last_step_at
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+        except BaseException as error:
+            log.critical("the step loop died", exc_info=True)
+            self._on_death(error)
+
+    def _turn(self) -> None:
+        steps = self._steps
+        busy = steps is not None and steps.has_work
+        self._run_calls(wait=not busy)
+        if steps is None:
+            return
+        if steps.has_work:
+            steps.step()
+            self.last_step_at = time.monotonic()
+        elif not busy:
+            self.last_step_at = time.monotonic()
+            steps.idle()
+
+    def _run_calls(self, *, wait: bool) -> None:
+        try:
+            run = self._calls.get(block=wait, timeout=IDLE_WAIT_S if wait else None)
+            while run is not None:
+                run()
+                run = self._calls.get_nowait()
+        except queue.Empty:
+            return

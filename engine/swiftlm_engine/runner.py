@@ -1,0 +1,133 @@
+"""Runs what the scheduler planned: opens sequences, prefills chunks, steps the decode batch.
+
+The only place besides `decode_batch.py` that calls the model. It decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from swiftlm_engine.brain.prefix_index import Kind
+from swiftlm_engine.brain.scheduler import Chunk
+from swiftlm_engine.brain.sequence import Sequence
+from swiftlm_engine.decode_batch import Caches, DecodeBatch, Row, RowToken
+from swiftlm_engine.prefix.cache import Match, PrefixCache
+
+
+class Runner:
+    """Owned by the engine thread; every method runs there."""
+
+    def __init__(
+        self,
+        model: Any,
+        make_caches: Callable[[], Caches],
+        prefix: PrefixCache,
+        stream: Any,
+    ) -> None:
+        self._model = model
+        self._make_caches = make_caches
+        self._stream = stream
+        self._prefix = prefix
+        self._prefilling: dict[tuple[str, int], Caches] = {}
+        self._salts: dict[str, bytes | None] = {}  # None: keeps out of the prefix cache
+        self.batch = DecodeBatch(model, stream)
+        self.notes: dict[tuple[str, int], str] = {}  # why a sequence hit or missed
+
+    def kv_bytes(self) -> int:
+        """Bytes that the caches of all running sequences hold now."""
+        own = sum(c.nbytes for caches in self._prefilling.values() for c in caches)
+        return own + self.batch.caches_nbytes()
+
+    @property
+    def num_open(self) -> int:
+        return len(self._prefilling) + len(self.batch)
+
+    def set_salt(self, request_id: str, salt: bytes | None) -> None:
+        """Requests with different salts share no prefix; None keeps out of the cache altogether."""
+        self._salts[request_id] = salt
+
+    def open(self, sequence: Sequence) -> int:
+        """Gives a sequence its caches; returns how many prompt tokens a prefix hit spares."""
+        salt = self._salts.get(sequence.request_id, b"")
+        if salt is None:
+            return self._open_cold(sequence, "cache off for this request")
+        found = self._prefix.match(sequence.prompt_ids, salt)
+        if not isinstance(found, Match):
+            return self._open_cold(sequence, found.reason.value)
+        self._prefilling[sequence.key] = found.caches
+        self.notes[sequence.key] = f"hit ({found.source.value}, {found.reason.value})"
+        return found.length
+
+    def _open_cold(self, sequence: Sequence, reason: str) -> int:
+        self._prefilling[sequence.key] = self._make_caches()
+        self.notes[sequence.key] = f"miss: {reason}"
+        return 0
+
+    def prefill(self, chunk: Chunk) -> float:
+        """Evaluates one chunk of prompt tokens; returns the seconds it took."""
+        started = time.perf_counter()
+        sequence = chunk.sequence
+        caches = self._prefilling[sequence.key]
+        ids = sequence.prompt_ids[chunk.start : chunk.start + chunk.count]
+        with mx.stream(self._stream):
+            self._model(mx.array([ids], dtype=mx.int32), cache=caches)
+            mx.eval([c.state for c in caches])
+        if chunk.start + chunk.count == sequence.num_prefill:
+            mx.clear_cache()  # prefill scratch is larger than anything decode asks for
+        elapsed = time.perf_counter() - started
+        self._checkpoint(sequence, chunk.start + chunk.count, caches)
+        return elapsed
+
+    def start_decode(self, row: Row) -> None:
+        """Moves a prefilled sequence into the decode batch."""
+        self.batch.add(row, self._prefilling.pop(row.sequence.key))
+
+    def decode(self) -> list[RowToken]:
+        return self.batch.step()
+
+    def close(self, sequence: Sequence, *, keep: bool) -> None:
+        """Takes a sequence out, wherever it is; `keep` stores its KV for the next request."""
+        caches = self._take(sequence)
+        salt = self._salts.get(sequence.request_id, b"")
+        if keep and caches is not None and salt is not None:
+            cached_ids = sequence.prompt_ids[: sequence.prefilled]
+            if sequence.output_ids:
+                cached_ids = sequence.prompt_ids + sequence.output_ids
+            if cached_ids:
+                self._prefix.store(cached_ids, caches, Kind.TURN, salt)
+        self.notes.pop(sequence.key, None)
+
+    def forget_request(self, request_id: str) -> None:
+        self._salts.pop(request_id, None)
+
+    def reset(self) -> None:
+        """Drops every open sequence (a step broke)."""
+        self._prefilling.clear()
+        self.batch.clear()
+        self.notes.clear()
+        mx.clear_cache()
+
+    def _take(self, sequence: Sequence) -> Caches | None:
+        if sequence.key in self._prefilling:
+            return self._prefilling.pop(sequence.key)
+        for row in self.batch.rows:
+            if row.sequence is sequence:
+                return self.batch.remove(row)
+        return None
+
+    def _checkpoint(self, sequence: Sequence, position: int, caches: Caches) -> None:
+        """Stores a checkpoint where a boundary was asked for, and at the end of the prompt."""
+        salt = self._salts.get(sequence.request_id, b"")
+        if salt is None or position == 0:
+            return
+        at_end = position == sequence.num_prefill
+        if not at_end and position not in sequence.boundaries:
+            return
+        kind = Kind.PROMPT
+        if not at_end and position == sequence.boundaries[0]:
+            kind = Kind.SYSTEM
+        self._prefix.store(sequence.prompt_ids[:position], caches, kind, salt)

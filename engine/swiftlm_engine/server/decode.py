@@ -1,0 +1,215 @@
+"""From the wire to jobs and options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import betterproto2
+
+from swiftlm_engine.generation import (
+    EngineFault,
+    FaultKind,
+    GenerateJob,
+    Grammar,
+    GrammarKind,
+    Infill,
+    Prompt,
+    ToolChoice,
+)
+from swiftlm_engine.options import EngineOptions
+from swiftlm_engine.sampling.settings import SamplingSettings
+from swiftlm_engine.text.messages import (
+    Chat,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    ToolCall,
+    ToolSpec,
+)
+from swiftlm_proto import messages as m
+
+ALL_LAYERS = 0xFFFFFFFF
+
+_TOOL_CHOICES = {
+    m.ToolChoice.AUTO: ToolChoice.AUTO,
+    m.ToolChoice.NONE: ToolChoice.NONE,
+    m.ToolChoice.REQUIRED: ToolChoice.REQUIRED,
+    m.ToolChoice.NAMED: ToolChoice.NAMED,
+}
+
+
+def options(request: m.LoadRequest) -> EngineOptions:
+    return EngineOptions(
+        model=request.model,
+        folder=Path(request.path),
+        context=request.context,
+        parallel=request.parallel,
+        prefill_chunk=request.prefill_chunk,
+        max_queue=request.max_queue,
+        slice_ms=request.prefill_slice_ms,
+        kv=request.kv,
+        dtype=request.dtype,
+        prefix_cache_bytes=request.prefix_cache_bytes,
+        prefix_cache_dir=Path(request.prefix_cache_dir) if request.prefix_cache_dir else None,
+        prefix_cache_dir_bytes=request.prefix_cache_dir_bytes,
+        memory_limit_bytes=request.memory_limit_bytes,
+        buffer_cache_bytes=request.buffer_cache_bytes,
+        wired_bytes=request.wired_bytes,
+        kv_budget_bytes=request.kv_budget_bytes,
+        draft=request.draft,
+        draft_tokens=request.draft_tokens,
+        gpu_layers=None if request.gpu_layers in (0, ALL_LAYERS) else request.gpu_layers,
+        stream_experts=request.stream_experts,
+        expert_slots=request.expert_slots,
+        top_k_experts=request.top_k_experts,
+        resident_bytes=request.resident_bytes,
+        template_kwargs=_json_values(request.template_kwargs, "template_kwargs"),
+        records_dir=Path(request.config_dir) if request.config_dir else None,
+    )
+
+
+def job(request: m.GenerateRequest) -> GenerateJob:
+    """Raises `EngineFault(INVALID)` for what cannot be read."""
+    chat = request.chat
+    return GenerateJob(
+        request_id=request.request_id,
+        prompt=_prompt(request),
+        sampling=_sampling(request.sampling),
+        max_tokens=request.max_tokens,
+        min_tokens=request.min_tokens,
+        stop=tuple(request.stop),
+        stop_token_ids=tuple(request.stop_token_ids),
+        n=request.n or 1,
+        top_logprobs=request.top_logprobs,
+        ignore_eos=request.ignore_eos,
+        deadline_s=request.deadline_s or None,
+        raw_text=request.raw_text,
+        echo=request.echo,
+        grammar=_grammar(request.constraint),
+        thinking_budget=request.thinking_budget,
+        cache_salt=request.cache_salt,
+        no_cache=request.no_cache,
+        tool_choice=_TOOL_CHOICES[chat.tool_choice] if chat else ToolChoice.NONE,
+        tool_name=chat.tool_name if chat else "",
+        parallel_tool_calls=chat is None or chat.parallel_tool_calls is not False,
+        return_token_ids=request.return_token_ids,
+    )
+
+
+def chat(message: m.Chat) -> Chat:
+    return Chat(
+        messages=tuple(_message(one) for one in message.messages),
+        tools=tuple(_tool(one) for one in message.tools),
+        enable_thinking=message.enable_thinking,
+        reasoning_effort=message.reasoning_effort or None,
+        template_kwargs=_json_values(message.template_kwargs, "chat_template_kwargs"),
+        continue_final_message=message.continue_final_message,
+    )
+
+
+def _prompt(request: m.GenerateRequest) -> Prompt:
+    match betterproto2.which_one_of(request, "prompt"):
+        case ("chat", m.Chat() as message):
+            # With tool_choice none the model must not see the tools at all.
+            shown = chat(message)
+            if message.tool_choice is m.ToolChoice.NONE and shown.tools:
+                return Chat(
+                    shown.messages,
+                    (),
+                    shown.enable_thinking,
+                    shown.reasoning_effort,
+                    shown.template_kwargs,
+                    shown.continue_final_message,
+                )
+            return shown
+        case ("text", str() as text):
+            return text
+        case ("token_ids", m.TokenIds() as tokens):
+            return tuple(tokens.ids)
+        case ("infill", m.Infill() as gap):
+            return Infill(gap.prefix, gap.suffix)
+        case _:
+            raise EngineFault(FaultKind.INVALID, "the request has no prompt", param="prompt")
+
+
+def _message(one: m.Message) -> Message:
+    return Message(
+        role=one.role,
+        parts=tuple(_part(part) for part in one.parts),
+        reasoning=one.reasoning or None,
+        tool_calls=tuple(ToolCall(c.id, c.name, c.arguments) for c in one.tool_calls),
+        tool_call_id=one.tool_call_id or None,
+        name=one.name or None,
+    )
+
+
+def _part(part: m.Part) -> Part:
+    if part.image is not None:
+        return ImagePart(part.image.content, part.image.media_type)
+    return TextPart(part.text or "")
+
+
+def _tool(tool: m.Tool) -> ToolSpec:
+    parameters = None
+    if tool.parameters:
+        parameters = _json(tool.parameters, f"tools: parameters of '{tool.name}'")
+        if not isinstance(parameters, dict):
+            raise _invalid("tools", f"parameters of tool '{tool.name}' are no JSON schema object")
+    return ToolSpec(tool.name, tool.description, parameters, tool.strict)
+
+
+def _grammar(constraint: m.Constraint | None) -> Grammar | None:
+    if constraint is None:
+        return None
+    match betterproto2.which_one_of(constraint, "grammar"):
+        case ("json_object", True):
+            return Grammar(GrammarKind.JSON_OBJECT)
+        case ("choices", m.Choices() as choices):
+            return Grammar(GrammarKind.CHOICE, choices=tuple(choices.values))
+        case (("json_schema" | "regex" | "lark") as kind, str() as text):
+            return Grammar(GrammarKind(kind), text)
+        case _:
+            return None
+
+
+def _sampling(wire: m.Sampling | None) -> SamplingSettings:
+    if wire is None:
+        return SamplingSettings()
+    given = {
+        name: value for name in SIMPLE_SAMPLING_FIELDS if (value := getattr(wire, name)) is not None
+    }
+    if wire.repetition_context is not None:
+        given["repetition_context"] = max(1, wire.repetition_context)
+    return SamplingSettings(**given, logit_bias=tuple(wire.logit_bias.items()))
+
+
+SIMPLE_SAMPLING_FIELDS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "xtc_probability",
+    "xtc_threshold",
+)
+
+
+def _json_values(values: Mapping[str, str], param: str) -> dict[str, object]:
+    return {key: _json(text, f"{param}.{key}") for key, text in values.items()}
+
+
+def _json(text: str, what: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise _invalid(what.split(":")[0], f"{what} is no JSON: {error}") from error
+
+
+def _invalid(param: str, message: str) -> EngineFault:
+    return EngineFault(FaultKind.INVALID, message, param=param)

@@ -1,0 +1,272 @@
+"""The Engine service: what the daemon asks, handed to the MLX thread and answered.
+
+Runs on the asyncio thread. It touches no array; it waits for the MLX thread, never the reverse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from swiftlm_engine.device import NoDevice
+from swiftlm_engine.engine import DeviceFault, failure
+from swiftlm_engine.generation import (
+    EndReason,
+    EngineFault,
+    Event,
+    FaultKind,
+    Finished,
+    GenerateJob,
+)
+from swiftlm_engine.mlx_thread import MlxThread
+from swiftlm_engine.prepare import Prepared
+from swiftlm_engine.server import decode, encode, tokens
+from swiftlm_engine.server.stats import StatsReader
+from swiftlm_engine.session import Session, open_session
+from swiftlm_proto import messages as m
+from swiftlm_proto.exit_codes import EngineExit
+
+log = logging.getLogger(__name__)
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+_STAGES = {
+    "reading": m.LoadEventStage.READING,
+    "weights": m.LoadEventStage.WEIGHTS,
+    "checking": m.LoadEventStage.CHECKING,
+    "warmup": m.LoadEventStage.WARMUP,
+}
+MAX_ANSWERS = 128  # terminal events sent for a request whose n is absurd
+FLUSH_S = 0.5  # time that error events have to reach the daemon before the process ends
+
+
+class EngineService(m.EngineBase):
+    """One model's service. `ended` is set when the process shall end, with its exit code."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[EngineExit] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._mlx = MlxThread(self._on_death)
+        self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
+        self._session: Session | None = None
+        self._stats: StatsReader | None = None
+        self._steps: asyncio.Queue[list[Event]] = asyncio.Queue()
+        self._accepting = True
+        self._preparing: set[str] = set()  # accepted, still on the tokenizer thread
+        self._cancelled: set[str] = set()  # of those, aborted meanwhile
+
+    # -- load
+
+    async def load(self, message: m.LoadRequest) -> AsyncIterator[m.LoadEvent]:
+        news: asyncio.Queue[m.LoadEvent | None] = asyncio.Queue()
+
+        def report(stage: str, fraction: float, detail: str) -> None:
+            event = m.LoadEvent(stage=_STAGES[stage], fraction=fraction, detail=detail)
+            self._loop.call_soon_threadsafe(news.put_nowait, event)
+
+        opening = self._mlx.call(self._open, message, report)
+        opening.add_done_callback(lambda _: self._loop.call_soon_threadsafe(news.put_nowait, None))
+        while (event := await news.get()) is not None:
+            yield event
+        yield self._load_outcome(opening)
+
+    def _open(self, message: m.LoadRequest, report: Callable[[str, float, str], None]) -> Session:
+        if self._session is not None:
+            raise EngineFault(FaultKind.INVALID, "this engine process has its model already")
+        session = open_session(decode.options(message), self._emit, report)
+        self._session = session
+        self._stats = StatsReader(session, self._mlx)
+        self._mlx.drive(session)
+        return session
+
+    def _load_outcome(self, opening: Future[Session]) -> m.LoadEvent:
+        try:
+            session = opening.result()
+        except EngineFault as error:
+            log.error("load failed: %s", error)
+            fault = encode.fault(error)
+        except NoDevice as error:
+            fault = m.Fault(kind=m.FaultKind.NO_DEVICE, message=str(error))
+        except Exception as error:
+            log.exception("load failed")
+            fault = m.Fault(kind=m.FaultKind.INTERNAL, message=f"load failed: {error!r}")
+        else:
+            model = encode.loaded_model(session.facts)
+            return m.LoadEvent(stage=m.LoadEventStage.READY, fraction=1.0, model=model)
+        return m.LoadEvent(stage=m.LoadEventStage.FAILED, fault=fault)
+
+    # -- run
+
+    async def run(self, messages: AsyncIterator[m.GenerateRequest]) -> AsyncIterator[m.StepEvents]:
+        reading = asyncio.create_task(self._read_requests(messages))
+        try:
+            while True:
+                events = await self._steps.get()
+                while not self._steps.empty():  # several steps behind: one message catches up
+                    events = events + self._steps.get_nowait()
+                yield encode.step_events(events)
+        finally:
+            reading.cancel()
+
+    async def _read_requests(self, messages: AsyncIterator[m.GenerateRequest]) -> None:
+        async for request in messages:
+            try:
+                self._accept(request)
+            except EngineFault as error:
+                self._refuse(request, error)
+            except Exception:
+                log.exception("request %s could not be read", request.request_id)
+                fault = EngineFault(FaultKind.INTERNAL, "the request could not be read")
+                self._refuse(request, fault)
+
+    def _accept(self, request: m.GenerateRequest) -> None:
+        session = self._ready()
+        if not self._accepting:
+            raise EngineFault(FaultKind.SHUTTING_DOWN, "this model is being unloaded")
+        job = decode.job(request)
+        self._preparing.add(job.request_id)
+        self._tokenizing.submit(self._prepare, session, job)
+
+    def _prepare(self, session: Session, job: GenerateJob) -> None:
+        """On the tokenizer thread."""
+        try:
+            prepared = session.preparer.prepare(job)
+        except EngineFault as error:
+            self._fail(job, error)
+        except Exception as error:
+            log.exception("request %s could not be prepared", job.request_id)
+            self._fail(job, EngineFault(FaultKind.INTERNAL, f"the prompt failed: {error!r}"))
+        else:
+            self._mlx.post(self._submit, session, prepared)
+
+    def _submit(self, session: Session, prepared: Prepared) -> None:
+        """On the MLX thread."""
+        job = prepared.job
+        self._preparing.discard(job.request_id)
+        if job.request_id in self._cancelled:
+            self._cancelled.discard(job.request_id)
+            news = Finished(EndReason.ABORT)
+            self._emit([Event(job.request_id, i, news) for i in range(job.n)])
+            return
+        try:
+            session.engine.submit(prepared)
+        except EngineFault as error:
+            self._fail(job, error)
+        except Exception as error:
+            log.exception("request %s could not be queued", job.request_id)
+            self._fail(job, EngineFault(FaultKind.INTERNAL, f"the request failed: {error!r}"))
+
+    def _fail(self, job: GenerateJob, error: EngineFault) -> None:
+        self._preparing.discard(job.request_id)
+        self._cancelled.discard(job.request_id)
+        count = max(1, min(job.n, MAX_ANSWERS))
+        self._emit([failure(job.request_id, i, error) for i in range(count)])
+
+    def _refuse(self, request: m.GenerateRequest, error: EngineFault) -> None:
+        count = max(1, min(request.n, MAX_ANSWERS))
+        self._emit([failure(request.request_id, i, error) for i in range(count)])
+
+    async def abort(self, message: m.AbortRequest) -> m.AbortReply:
+        session = self._session
+        if session is None:
+            return m.AbortReply(found=False)
+        if message.request_id in self._preparing:
+            self._cancelled.add(message.request_id)
+        found = self._mlx.call(session.engine.abort, message.request_id)
+        return m.AbortReply(found=await asyncio.wrap_future(found))
+
+    # -- questions
+
+    async def stats(self, message: m.StatsRequest) -> m.EngineStats:
+        if self._stats is None:
+            return m.EngineStats()
+        return await self._stats.read()
+
+    async def tokenize(self, message: m.TokenizeRequest) -> m.TokenizeReply:
+        try:
+            return await self._on_tokenizer(tokens.tokenize, message)
+        except EngineFault as error:
+            return m.TokenizeReply(fault=encode.fault(error))
+
+    async def detokenize(self, message: m.DetokenizeRequest) -> m.DetokenizeReply:
+        try:
+            return await self._on_tokenizer(tokens.detokenize, message)
+        except EngineFault as error:
+            return m.DetokenizeReply(fault=encode.fault(error))
+
+    async def embed(self, message: m.EmbedRequest) -> m.EmbedReply:
+        try:
+            texts = await self._on_tokenizer(tokens.embed_ids, message)
+            work = self._mlx.call(self._ready().embedder.embed, texts, message.dimensions)
+            vectors = await asyncio.wrap_future(work)
+        except EngineFault as error:
+            return m.EmbedReply(fault=encode.fault(error))
+        return m.EmbedReply(
+            embeddings=[m.Embedding(values=vector) for vector in vectors],
+            prompt_tokens=sum(len(ids) for ids in texts),
+        )
+
+    async def cache(self, message: m.CacheRequest) -> m.CacheReply:
+        prefix = self._ready().prefix
+
+        def act() -> str:
+            if message.clear:
+                prefix.clear()
+            if message.resize_bytes is not None:
+                prefix.resize(message.resize_bytes)
+            return json.dumps(dataclasses.asdict(prefix.stats()))
+
+        return m.CacheReply(stats=await asyncio.wrap_future(self._mlx.call(act)))
+
+    # -- the end
+
+    async def shutdown(self, message: m.EngineShutdownRequest) -> m.EngineShutdownReply:
+        asyncio.get_running_loop().create_task(self.stop(message.deadline_s or 10.0))
+        return m.EngineShutdownReply()
+
+    async def stop(self, deadline_s: float) -> None:
+        """Ends every request with an error event, saves what is worth it, then ends the process."""
+        self._accepting = False
+        if self._session is not None:
+            fault = EngineFault(FaultKind.SHUTTING_DOWN, "the model is being unloaded")
+            self._mlx.post(self._session.engine.fail_all, fault)
+            self._mlx.post(self._session.prefix.close)
+        stopped = await asyncio.to_thread(self._mlx.stop, deadline_s)
+        await asyncio.sleep(0.05)  # the last events are on their way
+        self._end(EngineExit.DONE if stopped else EngineExit.STOP_TIMED_OUT)
+
+    def _on_death(self, error: BaseException) -> None:
+        """On the dying MLX thread: whoever waits gets an error, then the process ends."""
+        if self._session is not None:
+            fault = EngineFault(FaultKind.INTERNAL, f"the engine died: {error}")
+            self._session.engine.fail_all(fault)
+        code = EngineExit.GPU_FAULT if isinstance(error, DeviceFault) else EngineExit.LOOP_DIED
+        threading.Timer(FLUSH_S, os._exit, (code,)).start()
+        self._loop.call_soon_threadsafe(self._loop.call_later, FLUSH_S / 2, self._end, code)
+
+    def _end(self, code: EngineExit) -> None:
+        if not self.ended.done():
+            self.ended.set_result(code)
+
+    # -- between the threads
+
+    def _ready(self) -> Session:
+        if self._session is None:
+            raise EngineFault(FaultKind.BUSY, "the model is still loading", retry_after_s=1)
+        return self._session
+
+    def _emit(self, events: list[Event]) -> None:
+        """From any thread."""
+        self._loop.call_soon_threadsafe(self._steps.put_nowait, events)
+
+    async def _on_tokenizer(self, function: Callable[[Session, Q], R], question: Q) -> R:
+        session = self._ready()
+        return await self._loop.run_in_executor(self._tokenizing, function, session, question)

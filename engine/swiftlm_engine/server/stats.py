@@ -1,0 +1,80 @@
+"""What the engine tells of itself: counters, memory, who is running.
+
+Measured on the MLX thread between two steps. When that thread does not answer in time (a long
+chunk, or a stuck device) the last snapshot is repeated with the true age of the step, which is
+what a watchdog needs to see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+
+import mlx.core as mx
+
+from swiftlm_engine.brain.sequence import Phase, Sequence
+from swiftlm_engine.footprint import footprint_bytes
+from swiftlm_engine.mlx_thread import MlxThread
+from swiftlm_engine.session import Session
+from swiftlm_proto import messages as m
+
+WAIT_S = 1.0
+
+
+class StatsReader:
+    def __init__(self, session: Session, mlx: MlxThread) -> None:
+        self._session = session
+        self._mlx = mlx
+        self._last = m.EngineStats()
+
+    async def read(self) -> m.EngineStats:
+        measuring = asyncio.wrap_future(self._mlx.call(self._measure))
+        try:
+            self._last = await asyncio.wait_for(asyncio.shield(measuring), WAIT_S)
+        except TimeoutError:
+            measuring.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return dataclasses.replace(self._last, step_age_s=self._mlx.step_age_s)
+
+    def _measure(self) -> m.EngineStats:
+        engine, prefix = self._session.engine, self._session.prefix
+        scheduler, counters = engine.scheduler, engine.counters
+        cache = prefix.stats()
+        now = time.monotonic()
+        return m.EngineStats(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            requests=counters.requests,
+            prompt_tokens=counters.prompt_tokens,
+            completion_tokens=counters.completion_tokens,
+            cached_tokens=counters.cached_tokens,
+            aborted=counters.aborted,
+            failed=counters.failed,
+            steps=counters.steps,
+            decode_tokens_per_s=engine.decode_speed(now),
+            prefill_tokens_per_s=engine.prefill_speed(now),
+            active_bytes=mx.get_active_memory(),
+            pool_bytes=mx.get_cache_memory(),
+            peak_bytes=mx.get_peak_memory(),
+            footprint_bytes=footprint_bytes(),
+            kv_bytes=self._session.runner.kv_bytes(),
+            prefix_cache_bytes=prefix.nbytes,
+            prefix_cache_hits=cache.num_hits,
+            prefix_cache_misses=cache.num_misses,
+            active=[_state(s, now) for s in (*scheduler.running, *scheduler.waiting)],
+        )
+
+
+_PHASES = {Phase.WAITING: "waiting", Phase.PREFILLING: "prefill", Phase.DECODING: "decode"}
+
+
+def _state(sequence: Sequence, now: float) -> m.RequestState:
+    return m.RequestState(
+        request_id=sequence.request_id,
+        phase=_PHASES.get(sequence.phase, "finished"),
+        prompt_tokens=len(sequence.prompt_ids),
+        done_tokens=sequence.prefilled,
+        completion_tokens=len(sequence.output_ids),
+        age_s=now - sequence.arrived_at,
+        cached_tokens=sequence.cached,
+    )
