@@ -55,9 +55,14 @@ class Paths:
 def locate(environ: dict[str, str] | None = None, platform: str = sys.platform) -> Paths:
     """The installation that this process belongs to."""
     env = dict(os.environ) if environ is None else environ
+    default = _default(env, platform)
+    root = env.get("SWIFTLM_HOME")
+    # The launchd job names the default place too, and must find its logs where the CLI looks.
+    return under(Path(root)) if root and Path(root) != default.app else default
+
+
+def _default(env: dict[str, str], platform: str) -> Paths:
     home = Path(env.get("HOME") or Path.home())
-    if root := env.get("SWIFTLM_HOME"):
-        return under(Path(root))
     if platform == "darwin":
         library = home / "Library"
         app = library / "Application Support" / "swiftlm"

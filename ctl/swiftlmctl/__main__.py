@@ -1,0 +1,3 @@
+from swiftlmctl.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""The verbs, one file for each noun; every file offers `register(app)`."""

@@ -1,0 +1,53 @@
+"""`cache stats|clear`: the prefix caches of the loaded models."""
+
+from __future__ import annotations
+
+import typer
+
+from swiftlmctl.options import Json, OptionalModel
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Prefix caches: what they hold and save.", no_args_is_help=True)
+    group.command()(stats)
+    group.command()(clear)
+    app.add_typer(group, name="cache")
+
+
+def stats(model: OptionalModel = "", json: Json = False) -> None:
+    """Show hits, misses and bytes; of all models without a name."""
+    import json as jsonlib
+
+    from swiftlmctl import ledger, output
+
+    found = _control(model, clear=False)
+    if json:
+        output.show_json(found)
+    elif not found:
+        output.say("no model is loaded")
+    for name, text in found.items() if not json else ():
+        output.say(name)
+        ledger.show(jsonlib.dumps(output.plain(text)))
+
+
+def clear(model: OptionalModel = "", json: Json = False) -> None:
+    """Forget what the prefix cache holds; of all models without a name."""
+    from swiftlmctl import output
+
+    found = _control(model, clear=True)
+    if json:
+        output.show_json(found)
+    else:
+        output.say(f"cleared: {', '.join(found) or 'nothing was loaded'}")
+
+
+def _control(model: str, *, clear: bool) -> dict[str, str]:
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client
+
+    async def verb(daemon: client.Daemon) -> m.CacheControlReply:
+        return await daemon.admin.cache_control(m.CacheControlRequest(model=model, clear=clear))
+
+    reply = client.call(verb)
+    client.check(reply.fault)
+    return dict(reply.stats)

@@ -1,0 +1,104 @@
+"""`run "prompt"` and `chat`: one answer, or a conversation, through the daemon.
+
+Ctrl-C ends the answer: closing the stream aborts the request in the engine within one step.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swiftlmctl.options import Json
+
+if TYPE_CHECKING:
+    from swiftlmctl import conversation
+
+OfModel = Annotated[str, typer.Option("--model", "-m", help="Without it the default model.")]
+System = Annotated[str, typer.Option("--system", "-s", help="What the model is told first.")]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", "-n", min=1)]
+Temperature = Annotated[float | None, typer.Option("--temperature", "-t", min=0)]
+Seed = Annotated[int | None, typer.Option(min=0)]
+Think = Annotated[
+    bool | None, typer.Option("--think/--no-think", help="For models that can reason.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Counts and speeds afterwards.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(run)
+    app.command()(chat)
+
+
+def run(
+    prompt: Annotated[str, typer.Argument(help="The question; - reads it from stdin.")] = "-",
+    model: OfModel = "",
+    system: System = "",
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    think: Think = None,
+    verbose: Verbose = False,
+    json: Json = False,
+) -> None:
+    """Answer one prompt."""
+    from swiftlmctl import client, conversation, output
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    wishes = conversation.Wishes(model, system, max_tokens, temperature, seed, think)
+
+    async def verb(daemon: client.Daemon) -> conversation.Answer:
+        talk = conversation.Conversation(daemon, wishes)
+        return await talk.ask(text, conversation.silent if json else conversation.write)
+
+    answer = client.call(verb)
+    if json:
+        output.show_json(answer)
+        return
+    output.say()
+    if verbose:
+        output.say(conversation.summary(answer))
+
+
+def chat(
+    model: OfModel = "",
+    system: System = "",
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    think: Think = None,
+    verbose: Verbose = False,
+) -> None:
+    """Talk with a model; /clear forgets, /exit or Ctrl-D leaves."""
+    from swiftlmctl import client, conversation
+
+    wishes = conversation.Wishes(model, system, max_tokens, temperature, seed, think)
+
+    async def verb(daemon: client.Daemon) -> None:
+        await _talk(conversation.Conversation(daemon, wishes), verbose)
+
+    client.call(verb)
+
+
+async def _talk(talk: conversation.Conversation, verbose: bool) -> None:
+    import asyncio
+
+    from swiftlmctl import conversation, output
+
+    while True:
+        try:
+            text = await asyncio.to_thread(input, "> " if output.on_terminal() else "")
+        except EOFError:
+            return
+        if text.strip() in ("/exit", "/quit"):
+            return
+        if text.strip() == "/clear":
+            talk.clear()
+            continue
+        if not text.strip():
+            continue
+        answer = await talk.ask(text, conversation.write)
+        output.say()
+        if verbose:
+            output.say(conversation.summary(answer))

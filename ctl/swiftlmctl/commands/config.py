@@ -1,0 +1,117 @@
+"""`config`: the daemon's options, who set them, and changing them.
+
+The daemon owns the options. While it runs they are asked for over the socket; while it is down
+its own program answers, so that a broken file can be read and mended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swiftlmctl.options import Json
+
+if TYPE_CHECKING:
+    from swiftlm_proto import messages as m
+
+Key = Annotated[str, typer.Argument(help="As `swiftlmctl config show` lists it: http.port")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Show and change the configuration.", no_args_is_help=True)
+    for verb in (show, get, unset, edit, validate):
+        group.command()(verb)
+    group.command("set")(set_value)
+    app.add_typer(group, name="config")
+
+
+def show(
+    origin: Annotated[bool, typer.Option("--origin", help="Who set each value.")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Leave out the defaults.")] = False,
+    json: Json = False,
+) -> None:
+    """Show all options."""
+    from swiftlmctl import configuration, output
+
+    reply = configuration.read("")
+    entries = [entry for entry in reply.entries if not changed or entry.origin != "default"]
+    if json:
+        output.show_json({"path": reply.path, "options": output.plain(entries)})
+        return
+    columns = ("option", "value", *(("origin",) if origin else ()), "meaning")
+    rows = tuple((e.key, e.value, *((e.origin,) if origin else ()), e.description) for e in entries)
+    output.show_table(output.Table(columns, rows))
+    output.say(f"\nfile: {reply.path}")
+
+
+def get(key: Key, json: Json = False) -> None:
+    """Show one option's value."""
+    from swiftlmctl import configuration, output
+    from swiftlmctl.errors import CtlError
+
+    entries = [entry for entry in configuration.read(key).entries if entry.key == key]
+    if not entries:
+        raise CtlError(f"no option {key!r}", hint="`swiftlmctl config show`")
+    if json:
+        output.show_json(entries[0])
+    else:
+        output.say(entries[0].value)
+
+
+def set_value(
+    key: Key,
+    value: Annotated[str, typer.Argument(help="As in TOML; quotes may be left off.")],
+    json: Json = False,
+) -> None:
+    """Set one option in the file; comments survive."""
+    from swiftlmctl import configuration
+
+    _report(configuration.write(key, value), key, json)
+
+
+def unset(key: Key, json: Json = False) -> None:
+    """Take one option out of the file; its default counts again."""
+    from swiftlmctl import configuration
+
+    _report(configuration.write(key, None), key, json)
+
+
+def _report(reply: m.ConfigReply, key: str, json: bool) -> None:
+    from swiftlmctl import output
+
+    entries = [entry for entry in reply.entries if entry.key == key]
+    if json:
+        output.show_json(entries)
+        return
+    for entry in entries:
+        later = "; `swiftlmctl restart` makes it count" if entry.needs_restart else ""
+        output.say(f"{entry.key} = {entry.value} ({entry.origin}){later}")
+
+
+def edit() -> None:
+    """Open the file in $EDITOR, then check it."""
+    import os
+    import shlex
+    import subprocess
+
+    from swiftlm_proto.paths import locate
+    from swiftlmctl.errors import CtlError
+
+    path = locate().config_file
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        done = subprocess.run([*shlex.split(editor), str(path)], check=False)
+    except FileNotFoundError as e:
+        raise CtlError(f"no editor {editor!r}", hint="set $EDITOR") from e
+    if done.returncode:
+        raise CtlError(f"{editor} ended with code {done.returncode}")
+    validate()
+
+
+def validate() -> None:
+    """Check the file without starting anything."""
+    from swiftlmctl import configuration, output
+
+    output.say(configuration.validate())

@@ -1,0 +1,193 @@
+"""`load`, `unload`, `plan`, `mem`, `calibrate`: models in memory and the arithmetic of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swiftlmctl.options import Force, Json, Model
+
+if TYPE_CHECKING:
+    from swiftlm_proto import messages as m
+
+Context = Annotated[int | None, typer.Option(min=1, help="Tokens of context.")]
+Parallel = Annotated[int | None, typer.Option(min=1, help="Sequences decoded together.")]
+Kv = Annotated[str | None, typer.Option(help="Format of the KV cache: auto, fp16, turbo, k4v3 ...")]
+Budget = Annotated[str | None, typer.Option("--memory-budget", help="For all models: 12GB, 70%.")]
+Dtype = Annotated[str | None, typer.Option(help="Instead of the model's own.")]
+GpuLayers = Annotated[int | None, typer.Option(min=0, help="First layers on the accelerator.")]
+Stream = Annotated[str | None, typer.Option("--stream-experts", help="auto, on or off.")]
+Slots = Annotated[int | None, typer.Option("--expert-slots", min=1, help="Per layer.")]
+TopK = Annotated[int | None, typer.Option("--top-k-experts", min=1, help="Fewer than trained.")]
+Draft = Annotated[str | None, typer.Option(help="A draft model, ngram or off.")]
+DraftTokens = Annotated[int | None, typer.Option("--draft-tokens", min=1, help="Drafted per step.")]
+Chunk = Annotated[int | None, typer.Option("--prefill-chunk", min=1, help="Tokens.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(load)
+    app.command()(unload)
+    app.command()(plan)
+    app.command()(mem)
+    app.command()(calibrate)
+
+
+def load(
+    model: Model,
+    context: Context = None,
+    parallel: Parallel = None,
+    kv: Kv = None,
+    memory_budget: Budget = None,
+    dtype: Dtype = None,
+    gpu_layers: GpuLayers = None,
+    stream_experts: Stream = None,
+    expert_slots: Slots = None,
+    top_k_experts: TopK = None,
+    draft: Draft = None,
+    draft_tokens: DraftTokens = None,
+    prefill_chunk: Chunk = None,
+    keep_alive: Annotated[
+        str | None, typer.Option("--keep-alive", help="Unload after this idle time: 10m, 2h, 0.")
+    ] = None,
+    pin: Annotated[bool, typer.Option("--pin", help="Never unload it to make room.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Load although the plan says no.")] = False,
+    json: Json = False,
+) -> None:
+    """Load a model into memory and wait until it answers."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, output, progress
+    from swiftlmctl.durations import seconds
+
+    options = m.LoadOptions(
+        context=context,
+        parallel=parallel,
+        kv=kv,
+        memory_budget=memory_budget,
+        dtype=dtype,
+        gpu_layers=gpu_layers,
+        stream_experts=stream_experts,
+        expert_slots=expert_slots,
+        top_k_experts=top_k_experts,
+        draft=draft,
+        draft_tokens=draft_tokens,
+        prefill_chunk=prefill_chunk,
+        keep_alive_s=None if keep_alive is None else seconds(keep_alive),
+    )
+    request = m.LoadModelRequest(model=model, options=options, pin=pin, force=force)
+
+    async def verb(daemon: client.Daemon) -> m.OperationEvent:
+        return await progress.follow(daemon.admin.load(request), f"load {model}", json=json)
+
+    last = client.call(verb)
+    if not json:
+        output.say(_loaded_words(model, last.model))
+
+
+def _loaded_words(model: str, status: m.ModelStatus | None) -> str:
+    from swiftlmctl import output
+
+    if status is None or status.loaded is None:
+        return f"{model} is loaded"
+    loaded = status.loaded
+    words = [
+        f"{status.model} is loaded in {loaded.load_s:.1f} s: "
+        f"{output.size_text(status.footprint_bytes or loaded.weight_bytes)}, "
+        f"context {loaded.context}, kv {loaded.kv}, {loaded.device}",
+        *(f"  note: {note}" for note in loaded.notes),
+    ]
+    return "\n".join(words)
+
+
+def unload(model: Model, force: Force = False, json: Json = False) -> None:
+    """Take a model out of memory; its process ends."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, output
+
+    async def verb(daemon: client.Daemon) -> m.UnloadModelReply:
+        return await daemon.admin.unload(m.UnloadModelRequest(model=model, force=force))
+
+    reply = client.call(verb)
+    client.check(reply.fault)
+    if json:
+        output.show_json(reply)
+    elif reply.was_loaded:
+        output.say(f"{model} is unloaded; {output.size_text(reply.freed_bytes)} came back")
+    else:
+        output.say(f"{model} was not loaded")
+
+
+def plan(
+    model: Model,
+    context: Context = None,
+    parallel: Parallel = None,
+    kv: Kv = None,
+    memory_budget: Budget = None,
+    gpu_layers: GpuLayers = None,
+    stream_experts: Stream = None,
+    expert_slots: Slots = None,
+    draft: Draft = None,
+    prefill_chunk: Chunk = None,
+    json: Json = False,
+) -> None:
+    """Show what a model would take, before anything is loaded."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, ledger, output
+
+    options = m.LoadOptions(
+        context=context,
+        parallel=parallel,
+        kv=kv,
+        memory_budget=memory_budget,
+        gpu_layers=gpu_layers,
+        stream_experts=stream_experts,
+        expert_slots=expert_slots,
+        draft=draft,
+        prefill_chunk=prefill_chunk,
+    )
+
+    async def verb(daemon: client.Daemon) -> m.PlanModelReply:
+        return await daemon.admin.plan(m.PlanModelRequest(model=model, options=options))
+
+    reply = client.call(verb)
+    client.check(reply.fault)
+    if json:
+        output.say(reply.plan)
+    else:
+        ledger.show(reply.plan)
+
+
+def mem(json: Json = False) -> None:
+    """Show every byte the service holds or has promised."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, ledger, output
+
+    async def verb(daemon: client.Daemon) -> m.MemoryReply:
+        return await daemon.admin.memory(m.MemoryRequest())
+
+    reply = client.call(verb)
+    if json:
+        output.say(reply.ledger)
+    else:
+        ledger.show(reply.ledger)
+
+
+def calibrate(
+    model: Model,
+    full: Annotated[bool, typer.Option("--full", help="Minutes instead of seconds.")] = False,
+    json: Json = False,
+) -> None:
+    """Measure a model here; plans use the record."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, ledger, progress
+
+    request = m.CalibrateRequest(model=model, full=full)
+
+    async def verb(daemon: client.Daemon) -> m.OperationEvent:
+        return await progress.follow(
+            daemon.admin.calibrate(request), f"calibrate {model}", json=json
+        )
+
+    last = client.call(verb)
+    if not json:
+        ledger.show(last.result)

@@ -1,0 +1,149 @@
+"""`models` (list, show, rm) and `pull`: what is on the disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swiftlmctl.options import Json, Model
+
+if TYPE_CHECKING:
+    from swiftlm_proto import messages as m
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="List, inspect and remove models.", invoke_without_command=True)
+    group.callback()(models)
+    group.command("list")(list_models)
+    group.command()(show)
+    group.command()(rm)
+    app.add_typer(group, name="models")
+    app.command()(pull)
+
+
+def models(context: typer.Context, json: Json = False) -> None:
+    """List, inspect and remove models; alone it lists them."""
+    if context.invoked_subcommand is None:
+        list_models(fit=False, json=json)
+
+
+def list_models(
+    fit: Annotated[bool, typer.Option("--fit", help="Only what fits this machine.")] = False,
+    json: Json = False,
+) -> None:
+    """List the models on this machine."""
+    from swiftlmctl import output, statusview
+
+    found, default = _listed(fit)
+    if json:
+        output.show_json(found)
+    elif found:
+        output.show_table(statusview.model_table(found, default))
+    else:
+        output.say("no models here yet; `swiftlmctl pull smollm2-135m` fetches a small one")
+
+
+def _listed(fit: bool) -> tuple[list[m.ModelStatus], str]:
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client
+
+    async def verb(daemon: client.Daemon) -> tuple[list[m.ModelStatus], str]:
+        reply = await daemon.admin.list_models(m.ListModelsRequest(fit=fit))
+        return reply.models, daemon.status.default_model
+
+    return client.call(verb)
+
+
+def show(model: Model, json: Json = False) -> None:
+    """Show everything known about one model."""
+    import json as jsonlib
+
+    from swiftlmctl import ledger, output
+    from swiftlmctl.errors import CtlError
+
+    found, _ = _listed(fit=False)
+    match = [status for status in found if status.model == model]
+    if not match:
+        names = ", ".join(status.model for status in found) or "none yet"
+        raise CtlError(
+            f"no model {model!r} here; there are: {names}", hint=f"`swiftlmctl pull {model}`"
+        )
+    if json:
+        output.show_json(match[0])
+    else:
+        ledger.show(jsonlib.dumps(output.plain(match[0])))
+
+
+def rm(
+    model: Model,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove a model's files, after saying which and how much."""
+    from swiftlmctl import output
+
+    planned = _remove(model, dry_run=True)
+    if dry_run:
+        _show_removal(planned, "would free", json)
+        return
+    if not yes:
+        _show_removal(planned, "would free", json=False)
+        typer.confirm("Remove these?", abort=True)
+    removed = _remove(model, dry_run=False)
+    if json:
+        output.show_json(removed)
+    else:
+        output.say(f"{model} is removed; {output.size_text(removed.freed_bytes)} freed")
+
+
+def _remove(model: str, *, dry_run: bool) -> m.RemoveModelReply:
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client
+
+    async def verb(daemon: client.Daemon) -> m.RemoveModelReply:
+        return await daemon.admin.remove_model(m.RemoveModelRequest(model=model, dry_run=dry_run))
+
+    reply = client.call(verb)
+    client.check(reply.fault)
+    return reply
+
+
+def _show_removal(reply: m.RemoveModelReply, verb: str, json: bool) -> None:
+    from swiftlmctl import output
+
+    if json:
+        output.show_json(reply)
+        return
+    for path in reply.paths:
+        output.say(f"  {path}")
+    output.say(f"{verb} {output.size_text(reply.freed_bytes)}")
+
+
+def pull(
+    model: Model,
+    revision: Annotated[str, typer.Option(help="Branch, tag or commit.")] = "",
+    include: Annotated[
+        list[str] | None, typer.Option(help="Only files that match; may be repeated.")
+    ] = None,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Stop a running pull.")] = False,
+    json: Json = False,
+) -> None:
+    """Fetch a model: a built-in name, a Hugging Face repository or a local folder."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, output, progress
+
+    request = m.PullRequest(model=model, revision=revision, cancel=cancel, include=include or [])
+
+    async def verb(daemon: client.Daemon) -> m.OperationEvent:
+        return await progress.follow(daemon.admin.pull(request), f"pull {model}", json=json)
+
+    last = client.call(verb)
+    if json:
+        return
+    if cancel:
+        output.say(f"the pull of {model} is cancelled")
+    else:
+        size = last.model.size_bytes if last.model else last.total_bytes
+        output.say(f"{model} is here ({output.size_text(size)})")

@@ -1,0 +1,162 @@
+"""`start`, `stop`, `restart` and the `service` group: the daemon as the system runs it.
+
+Success is said only after the daemon answers, not when the supervisor has accepted the job.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swiftlmctl.options import Json
+
+if TYPE_CHECKING:
+    from swiftlm_proto.paths import Paths
+    from swiftlmctl.service import ServiceManager
+
+Wait = Annotated[
+    float, typer.Option("--wait", min=0, help="Seconds to wait until it answers; 0 = do not wait.")
+]
+Kill = Annotated[bool, typer.Option("--force", help="Kill it; requests in flight are lost.")]
+Activation = Annotated[
+    bool, typer.Option("--socket-activation", help="Let launchd own the admin socket.")
+]
+NoStart = Annotated[bool, typer.Option("--no-start", help="Register only.")]
+
+# A first start after an upgrade may be held up by the malware scan.
+_READY_S = 90.0
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Install, remove and run swiftlmd as a service.", no_args_is_help=True)
+    for verb in (start, stop, restart):
+        app.command()(verb)
+        group.command()(verb)
+    for verb in (install, uninstall, enable, disable):
+        group.command()(verb)
+    group.command("status")(service_status)
+    app.add_typer(group, name="service")
+
+
+def start(wait: Wait = _READY_S) -> None:
+    """Start the daemon (and clear the record of a daemon that gave up)."""
+    paths, manager = _here()
+    paths.fatal_file.unlink(missing_ok=True)
+    manager.start()
+    _report_ready(paths, manager, wait)
+
+
+def stop() -> None:
+    """Stop the daemon: it finishes what it does, at most 30 s; it starts again at login."""
+    from swiftlmctl import output
+
+    _, manager = _here()
+    manager.stop()
+    output.say("swiftlmd is stopped")
+
+
+def restart(force: Kill = False, wait: Wait = _READY_S) -> None:
+    """Stop the daemon gracefully and start it again."""
+    paths, manager = _here()
+    paths.fatal_file.unlink(missing_ok=True)
+    manager.restart(force=force)
+    _report_ready(paths, manager, wait)
+
+
+def install(no_start: NoStart = False, socket_activation: Activation = False) -> None:
+    """Register the daemon to start at login, and start it."""
+    import os
+
+    from swiftlmctl import output
+    from swiftlmctl.service.job import job_for
+
+    paths, manager = _here()
+    job = job_for(paths, os.environ, socket_activation=socket_activation)
+    for path in manager.install(job):
+        output.say(f"wrote {path}")
+    if manager.name == "none":
+        output.say(
+            "neither launchd nor a systemd user session here: the daemon runs detached, "
+            "nobody restarts it and it does not start at login"
+        )
+    if no_start:
+        output.say("registered; `swiftlmctl start` starts it")
+    else:
+        start()
+
+
+def uninstall() -> None:
+    """Stop the daemon and remove the service; models and configuration stay."""
+    from swiftlmctl import output
+
+    _, manager = _here()
+    for path in manager.uninstall():
+        output.say(f"removed {path}")
+    output.say("the service is gone")
+
+
+def enable() -> None:
+    """Let the daemon start at login."""
+    from swiftlmctl import output
+
+    _, manager = _here()
+    manager.enable()
+    output.say("swiftlmd starts at login")
+
+
+def disable() -> None:
+    """Stop the daemon and keep it from starting at login."""
+    from swiftlmctl import output
+
+    _, manager = _here()
+    manager.disable()
+    output.say("swiftlmd is stopped and does not start at login")
+
+
+def service_status(json: Json = False) -> None:
+    """Show what the supervisor knows: pid, runs, last exit."""
+    from swiftlm_proto.exit_codes import CtlExit
+    from swiftlmctl import absence, output
+    from swiftlmctl.service import Phase
+
+    paths, manager = _here()
+    state = manager.state()
+    fatal = absence.fatal_reason(paths)
+    if json:
+        output.show_json({**output.plain(state), "fatal": fatal or None})
+    else:
+        for name, value in output.plain(state).items():
+            if value not in ("", 0, None):
+                output.say(f"{name.replace('_', ' ')}: {value}")
+        if fatal:
+            output.say(f"gave up: {fatal}")
+    codes = {
+        Phase.RUNNING: CtlExit.OK,
+        Phase.STARTING: CtlExit.OK,
+        Phase.STOPPED: CtlExit.NOT_RUNNING,
+        Phase.STOPPING: CtlExit.NOT_RUNNING,
+        Phase.NOT_INSTALLED: CtlExit.NOT_INSTALLED,
+        Phase.FAILED: CtlExit.FAILED,
+    }
+    raise typer.Exit(int(CtlExit.FAILED if fatal else codes[state.phase]))
+
+
+def _here() -> tuple[Paths, ServiceManager]:
+    from swiftlm_proto.paths import locate
+    from swiftlmctl.service import choose
+
+    paths = locate()
+    return paths, choose(paths)
+
+
+def _report_ready(paths: Paths, manager: ServiceManager, wait_s: float) -> None:
+    from swiftlmctl import output, readiness
+
+    if wait_s == 0:
+        output.say("swiftlmd is starting")
+        return
+    status = readiness.wait(paths, manager, wait_s)
+    output.say(
+        f"swiftlmd {status.version} is ready at http://{status.http_address} (pid {status.pid})"
+    )

@@ -1,0 +1,70 @@
+"""Reads and writes the configuration: through the daemon, or through its program while it is down.
+
+`python -m swiftlmd config show|set|unset|validate` needs no running daemon; it prints the same
+entries as the admin service does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+from swiftlm_proto import messages as m
+from swiftlm_proto.exit_codes import DaemonExit
+from swiftlmctl import client
+from swiftlmctl.errors import CtlError
+
+
+def read(key: str) -> m.ConfigReply:
+    """All options, or the one named `key`."""
+
+    async def verb(daemon: client.Daemon) -> m.ConfigReply:
+        return await daemon.admin.get_config(m.GetConfigRequest(key=key, defaults=True))
+
+    return _asked(verb, ["show"])
+
+
+def write(key: str, value: str | None) -> m.ConfigReply:
+    """Sets an option, or takes it out of the file (None)."""
+    request = m.SetConfigRequest(key=key, value=value or "", unset=value is None)
+
+    async def verb(daemon: client.Daemon) -> m.ConfigReply:
+        return await daemon.admin.set_config(request)
+
+    return _asked(verb, ["unset", key] if value is None else ["set", key, value])
+
+
+def validate() -> str:
+    """What the daemon's program says about the file; raises `CtlError` when it is bad."""
+    return _program(["validate"]).strip()
+
+
+def _asked(
+    verb: Callable[[client.Daemon], Awaitable[m.ConfigReply]], words: list[str]
+) -> m.ConfigReply:
+    if client.is_running():
+        reply = client.call(verb)
+        client.check(reply.fault)
+        return reply
+    found = json.loads(_program([*words, "--json"]))
+    entries = [m.ConfigEntry(**entry) for entry in found["options"]]
+    return m.ConfigReply(entries=entries, path=found["path"])
+
+
+def _program(words: list[str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "swiftlmd", "config", *words],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    if done.returncode:
+        bad = done.returncode == DaemonExit.BAD_CONFIG
+        raise CtlError(
+            done.stderr.strip() or f"swiftlmd config ended with code {done.returncode}",
+            hint="`swiftlmctl config edit`" if bad else "",
+        )
+    return done.stdout

@@ -1,0 +1,83 @@
+"""Prints a JSON report (plan, memory ledger, calibration) as tables, whatever it holds.
+
+The daemon owns the arithmetic and the names; this only lays them out: numbers under a name that
+ends in `bytes` as sizes, lists of objects as tables, objects as indented lines.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any  # JSON values
+
+from swiftlmctl import output
+
+
+def show(text: str) -> None:
+    try:
+        report = json.loads(text)
+    except ValueError:
+        output.say(text)
+        return
+    _show(report, depth=0)
+
+
+def _show(value: Any, depth: int) -> None:
+    if isinstance(value, dict):
+        _show_object(value, depth)
+    elif isinstance(value, list):
+        _show_list("", value, depth)
+    else:
+        output.say("  " * depth + cell("", value))
+
+
+def _show_object(value: dict[str, Any], depth: int) -> None:
+    simple = {name: item for name, item in value.items() if not isinstance(item, dict | list)}
+    width = max((len(title(name)) for name in simple), default=0)
+    for name, item in simple.items():
+        if item not in (None, ""):
+            output.say(f"{'  ' * depth}{title(name).ljust(width)}  {cell(name, item)}")
+    for name, item in value.items():
+        if isinstance(item, dict) and item:
+            output.say("  " * depth + title(name))
+            _show_object(item, depth + 1)
+        elif isinstance(item, list) and item:
+            _show_list(name, item, depth)
+
+
+def _show_list(name: str, items: list[Any], depth: int) -> None:
+    if name:
+        output.say("  " * depth + title(name))
+    if all(isinstance(item, dict) for item in items):
+        output.show_table(_table(items))
+        return
+    for item in items:
+        output.say("  " * (depth + 1) + cell(name, item))
+
+
+def _table(items: list[dict[str, Any]]) -> output.Table:
+    names = list(dict.fromkeys(name for item in items for name in item))
+    right = frozenset(
+        title(name)
+        for name in names
+        if all(isinstance(item.get(name, 0), int | float) for item in items)
+    )
+    rows = tuple(tuple(cell(name, item.get(name)) for name in names) for item in items)
+    return output.Table(tuple(title(name) for name in names), rows, right)
+
+
+def title(name: str) -> str:
+    return name.removesuffix("_bytes").replace("_", " ")
+
+
+def cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float) and (name.endswith("_bytes") or name == "bytes"):
+        return output.size_text(int(value))
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)

@@ -1,0 +1,57 @@
+"""swiftlmctl: builds the verbs, runs one, turns its failure into an exit code.
+
+Nothing heavy at import: `--help` has to appear at once. Verbs import what they need when they run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from swiftlm_proto.exit_codes import CtlExit
+from swiftlmctl.commands import (
+    cache,
+    chat,
+    config,
+    doctor,
+    load,
+    logs,
+    models,
+    requests,
+    service,
+    status,
+    version,
+)
+from swiftlmctl.errors import CtlError
+
+_ROOMS = (status, service, load, models, chat, logs, config, cache, requests, doctor)
+
+
+def build() -> typer.Typer:
+    """Typer's rich help costs a quarter of a second and is left off."""
+    app = typer.Typer(
+        name="swiftlmctl",
+        help="Drives swiftlmd, the local LLM service on this machine.",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for room in (*_ROOMS, version):
+        room.register(app)
+    return app
+
+
+def main() -> None:
+    try:
+        build()()
+    except CtlError as e:
+        sys.stdout.flush()
+        sys.stderr.write(f"swiftlmctl: {e.text()}\n")
+        sys.exit(int(e.code))
+    except BrokenPipeError:
+        # `swiftlmctl logs | head`: the reader has had enough. Python would complain once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(int(CtlExit.OK))

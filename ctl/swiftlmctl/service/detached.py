@@ -1,0 +1,184 @@
+"""No supervisor on this machine: the daemon in a session of its own, which nobody restarts.
+
+Only for Linux without systemd (containers, WSL). On macOS such a process loses its bootstrap
+namespace, and with it Metal's compiler.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from swiftlm_proto.exit_codes import CtlExit
+from swiftlm_proto.paths import Paths
+from swiftlmctl.errors import CtlError
+from swiftlmctl.service.base import EXIT_GRACE_S, EXIT_TIMEOUT_S, Clock, Phase, ServiceState
+from swiftlmctl.service.job import Job
+
+_POLL_S = 0.1
+
+
+class DetachedDaemon:
+    """Implements `ServiceManager`."""
+
+    name = "none"
+
+    def __init__(
+        self,
+        job: Job,
+        paths: Paths,
+        *,
+        environ: Mapping[str, str],
+        clock: Clock = time,
+    ) -> None:
+        self._job = job
+        self._paths = paths
+        self._environ = environ
+        self._clock = clock
+
+    def install(self, job: Job) -> list[Path]:
+        self._job = job
+        self._job.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return []
+
+    def uninstall(self) -> list[Path]:
+        self.stop()
+        return []
+
+    def start(self) -> None:
+        if self._pid():
+            return
+        self._job.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(self._job.log, "ab") as log:
+            process = subprocess.Popen(
+                self._job.arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._job.app,
+                env=dict(self._environ),
+                start_new_session=True,
+            )
+        self._refuse_early_end(process)
+
+    def stop(self) -> None:
+        pid = self._pid()
+        if not pid:
+            return
+        _send(pid, signal.SIGTERM)
+        self._wait_until_gone(pid, EXIT_TIMEOUT_S + EXIT_GRACE_S)
+
+    def restart(self, *, force: bool = False) -> None:
+        if force and (pid := self._pid()):
+            _send(pid, signal.SIGKILL)
+            self._wait_until_gone(pid, EXIT_GRACE_S)
+        self.stop()
+        self.start()
+
+    def enable(self) -> None:
+        raise _no_supervisor()
+
+    def disable(self) -> None:
+        raise _no_supervisor()
+
+    def state(self) -> ServiceState:
+        pid = self._pid()
+        phase = Phase.RUNNING if pid else Phase.STOPPED
+        return ServiceState(self.name, phase, pid=pid, detail="no supervisor: nobody restarts it")
+
+    def _pid(self) -> int:
+        return lock_holder(self._paths.lock_file) or listener(self._paths.admin_socket)
+
+    def _refuse_early_end(self, process: subprocess.Popen[bytes]) -> None:
+        """A daemon that cannot even start says so within the first moments."""
+        deadline = self._clock.monotonic() + 0.3
+        while self._clock.monotonic() < deadline:
+            if (code := process.poll()) is not None:
+                raise CtlError(
+                    f"swiftlmd ended at once with code {code}",
+                    hint=f"`swiftlmctl logs --stderr -n 20` ({self._job.log})",
+                )
+            self._clock.sleep(0.05)
+
+    def _wait_until_gone(self, pid: int, patience_s: float) -> None:
+        deadline = self._clock.monotonic() + patience_s
+        while alive(pid):
+            if self._clock.monotonic() >= deadline:
+                raise CtlError(
+                    f"process {pid} has not left after {patience_s:.0f} s",
+                    hint="`swiftlmctl restart --force` kills it",
+                    code=CtlExit.TIMEOUT,
+                )
+            self._clock.sleep(_POLL_S)
+
+
+def lock_holder(lock: Path, locks_table: Path = Path("/proc/locks")) -> int:
+    """The process that holds the flock on `lock`, or 0; looks without taking the lock.
+
+    Trying the lock instead would make a daemon that starts in that moment believe it lost.
+    """
+    try:
+        inode = lock.stat().st_ino
+        table = locks_table.read_text()
+    except OSError:
+        return 0
+    for line in table.splitlines():
+        # 1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF
+        words = line.split()
+        if len(words) >= 6 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
+            return int(words[4]) if words[4].isdigit() else 0
+    return 0
+
+
+def listener(path: Path) -> int:
+    """The process that listens on this Unix socket, or 0 (Linux's peer credentials)."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(str(path))
+            credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        except OSError:
+            return 0
+    return int(struct.unpack("=iII", credentials)[0])
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie that nobody has reaped does not count."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    # The state follows the command name, which may itself contain brackets.
+    return not stat.rpartition(")")[2].split()[0].startswith(("Z", "X"))
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+    except PermissionError as e:
+        raise CtlError(
+            f"not allowed to signal process {pid}",
+            hint="only the user who runs swiftlmd may stop it",
+            code=CtlExit.DENIED,
+        ) from e
+
+
+def _no_supervisor() -> CtlError:
+    return CtlError(
+        "there is neither launchd nor a systemd user session here, so nothing starts at login",
+        hint="`swiftlmctl start` starts the daemon until the machine goes down",
+    )

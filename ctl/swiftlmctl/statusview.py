@@ -1,0 +1,154 @@
+"""Lays out a daemon's status: a few lines, gauges, one row for each model."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from swiftlmctl import output
+from swiftlmctl.output import Table, duration_text, size_text
+
+if TYPE_CHECKING:
+    from swiftlm_proto import messages as m
+    from swiftlmctl.service import ServiceState
+
+
+def lines(status: m.DaemonStatus, service: ServiceState | None = None) -> list[str]:
+    """The whole picture as text."""
+    found = [
+        f"swiftlmd {status.version} {status.state or 'ready'}, pid {status.pid}, "
+        f"up {duration_text(status.uptime_s)}, http://{status.http_address}{_supervised(service)}",
+        _counts(status),
+    ]
+    if status.machine is not None:
+        found += machine_lines(status.machine)
+    found += ["", *_models(status)]
+    found += [_download(d) for d in status.downloads]
+    return found + [f"warning: {warning}" for warning in status.warnings]
+
+
+def machine_lines(machine: m.MachineStatus) -> list[str]:
+    device = machine.device_name or machine.device
+    extra = [f"BLAS {machine.blas}"] if machine.blas else []
+    extra += [f"pressure {machine.pressure}"] if machine.pressure else []
+    extra += [f"thermal {machine.thermal}"] if machine.thermal else []
+    if machine.swap_used_bytes:
+        extra.append(f"swap {size_text(machine.swap_used_bytes)}")
+    found = ["  ".join([f"device   {device}", *extra])]
+    if machine.budget_bytes:
+        fraction = machine.used_bytes / machine.budget_bytes
+        found.append(
+            f"budget   {output.bar(fraction)} {size_text(machine.used_bytes)} of "
+            f"{size_text(machine.budget_bytes)}, measured {size_text(machine.measured_bytes)}"
+        )
+    if machine.memory_bytes:
+        used = machine.memory_bytes - machine.available_bytes
+        found.append(
+            f"memory   {output.bar(used / machine.memory_bytes)} {size_text(used)} of "
+            f"{size_text(machine.memory_bytes)}, {size_text(machine.available_bytes)} available"
+        )
+    return found
+
+
+def one_line(status: m.DaemonStatus) -> str:
+    """For a pipe: one line for each moment."""
+    now = datetime.datetime.now().strftime("%H:%M:%S")
+    decode, prefill = speeds(status)
+    used = status.machine.used_bytes if status.machine else 0
+    return (
+        f"{now} {status.state} in_flight={status.in_flight} requests={status.requests} "
+        f"errors={status.errors} decode={decode:.1f}tok/s prefill={prefill:.1f}tok/s "
+        f"used={size_text(used)}"
+    )
+
+
+def speeds(status: m.DaemonStatus) -> tuple[float, float]:
+    stats = [model.stats for model in status.models if model.stats is not None]
+    return (
+        sum(stat.decode_tokens_per_s for stat in stats),
+        sum(stat.prefill_tokens_per_s for stat in stats),
+    )
+
+
+async def live(stream: AsyncIterator[m.DaemonStatus]) -> None:
+    """The picture on a terminal, redrawn with each message."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    fastest = 1.0
+    with Live(auto_refresh=False) as screen:
+        async for status in stream:
+            decode, _ = speeds(status)
+            fastest = max(fastest, decode)
+            gauge = f"speed    {output.bar(decode / fastest)} {decode:.1f} tok/s"
+            screen.update(Group(*(Text(line) for line in [*lines(status), gauge])), refresh=True)
+
+
+def _supervised(service: ServiceState | None) -> str:
+    if service is None:
+        return ""
+    words = "no supervisor" if service.manager == "none" else service.manager
+    return f", {words}{'' if service.enabled or service.manager == 'none' else ' (not at login)'}"
+
+
+def _counts(status: m.DaemonStatus) -> str:
+    decode, prefill = speeds(status)
+    return (
+        f"requests {status.requests} ({status.in_flight} in flight, {status.errors} failed)  "
+        f"decode {decode:.1f} tok/s  prefill {prefill:.1f} tok/s"
+    )
+
+
+def _models(status: m.DaemonStatus) -> list[str]:
+    if not status.models:
+        return ["no models here yet; `swiftlmctl pull smollm2-135m` fetches a small one"]
+    return output.aligned(model_table(status.models, status.default_model))
+
+
+def model_table(models: list[m.ModelStatus], default: str = "") -> Table:
+    rows = tuple(_model_row(model, default) for model in models)
+    columns = ("model", "state", "size", "memory", "context", "pid", "tok/s", "notes")
+    return Table(columns, rows, frozenset({"size", "memory", "context", "pid", "tok/s"}))
+
+
+def _model_row(model: m.ModelStatus, default: str) -> tuple[str, ...]:
+    stats = model.stats
+    context = model.loaded.context if model.loaded else model.context
+    return (
+        model.model + (" *" if model.model == default else ""),
+        _state_words(model),
+        size_text(model.size_bytes) if model.size_bytes else "",
+        size_text(model.footprint_bytes) if model.footprint_bytes else "",
+        str(context) if context else "",
+        str(model.pid) if model.pid else "",
+        f"{stats.decode_tokens_per_s:.1f}" if stats and stats.decode_tokens_per_s else "",
+        _notes(model),
+    )
+
+
+def _state_words(model: m.ModelStatus) -> str:
+    name = (model.state.name or "unknown").lower()
+    return f"{name} {model.load_fraction:.0%}" if name == "loading" else name
+
+
+def _notes(model: m.ModelStatus) -> str:
+    notes = [model.error] if model.error else []
+    notes += [model.quantization] if model.quantization else []
+    notes += [f"kv {model.loaded.kv}"] if model.loaded and model.loaded.kv else []
+    notes += ["pinned"] if model.pinned else []
+    notes += [f"{model.restarts} restarts"] if model.restarts else []
+    if model.stats and (model.stats.running or model.stats.waiting):
+        notes.append(f"{model.stats.running} running, {model.stats.waiting} waiting")
+    return ", ".join(notes)
+
+
+def _download(download: m.DownloadStatus) -> str:
+    fraction = download.done_bytes / download.total_bytes if download.total_bytes else 0.0
+    left = f", {duration_text(download.eta_s)} left" if download.eta_s else ""
+    return (
+        f"pull     {output.bar(fraction)} {download.model} {size_text(download.done_bytes)} of "
+        f"{size_text(download.total_bytes)}, {size_text(int(download.bytes_per_s))}/s{left}"
+        + (f" {download.error}" if download.error else "")
+    )
