@@ -5,7 +5,7 @@ A Protocol, so that every dialect is tested against a scripted backend without a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from swiftlm_proto import messages as m
@@ -22,7 +22,7 @@ class Backend(Protocol):
 
     def generate(
         self, model: str, request: m.GenerateRequest, *, route: str, client: str = ""
-    ) -> AsyncIterator[m.SequenceEvent]:
+    ) -> AsyncGenerator[m.SequenceEvent, None]:
         """Loads the model if need be and runs the request; closing the iterator aborts it.
 
         Yields events of all choices; each choice ends in exactly one `finished` event (a fault

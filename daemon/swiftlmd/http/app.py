@@ -1,0 +1,172 @@
+"""The HTTP application: its parts, its routes, and what happens around every request.
+
+`make_app` needs nothing but a `Backend`. `make_runner` adds what only the server can do: cancel
+the handler when its client leaves (that is what aborts a generation at once), bound the head of
+a request, and close connections that say nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from swiftlmd.backend import Backend
+from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.http import chat, completions, health, models
+from swiftlmd.http.errors import error_response, from_http_exception
+from swiftlmd.http.generation import client_name
+from swiftlmd.http.images import ImageLoader
+from swiftlmd.http.limits import Gate
+from swiftlmd.http.metrics import Metrics
+from swiftlmd.http.options import HttpOptions
+from swiftlmd.http.parts import GUARD, PARTS, RECORD, Parts, Record
+from swiftlmd.http.schema import BodyReader
+from swiftlmd.http.security import Guard
+
+log = logging.getLogger(__name__)
+access_log = logging.getLogger("swiftlmd.access")
+
+# Polled by dashboards and supervisors; their lines would bury the others.
+_QUIET_ROUTES = frozenset({"health", "ready", "metrics", "root", "models", "model"})
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def make_app(
+    backend: Backend,
+    options: HttpOptions,
+    metrics: Metrics | None = None,
+    clock: Callable[[], float] = time.time,
+) -> web.Application:
+    """Raises ValueError for options that must not be served (`HttpOptions.check`)."""
+    options.check()
+    app = web.Application(middlewares=[_observe, _protect], client_max_size=options.max_body_bytes)
+    app[GUARD] = Guard(options)
+    app[PARTS] = parts = Parts(
+        backend=backend,
+        options=options,
+        metrics=metrics or Metrics(),
+        bodies=BodyReader(options),
+        images=ImageLoader(options),
+        gate=Gate(options.max_generations),
+        clock=clock,
+        started_at=clock(),
+    )
+
+    async def close_images(_: web.Application) -> None:
+        await parts.images.close()
+
+    app.on_cleanup.append(close_images)
+    app.on_response_prepare.append(_mark)
+    app.add_routes(_routes())
+    return app
+
+
+def make_runner(app: web.Application) -> web.AppRunner:
+    """The runner that the limits and the cancellation of left requests depend on."""
+    options = app[PARTS].options
+    return web.AppRunner(
+        app,
+        handler_cancellation=True,
+        access_log=None,  # ours has the model and the tokens
+        keepalive_timeout=options.keepalive_timeout_s,
+        max_line_size=8190,
+        max_field_size=16380,
+        max_headers=128,
+        lingering_time=2.0,
+        shutdown_timeout=2.0,
+    )
+
+
+def _routes() -> list[web.RouteDef]:
+    return [
+        web.get("/", health.root, name="root"),
+        web.get("/health", health.health, name="health"),
+        web.get("/ready", health.ready, name="ready"),
+        web.get("/metrics", health.metrics, name="metrics"),
+        web.get("/v1/models", models.list_models, name="models"),
+        web.get("/v1/models/{id:.+}", models.get_model, name="model"),
+        web.post("/v1/chat/completions", chat.chat, name="chat"),
+        web.post("/v1/completions", completions.completions, name="completions"),
+    ]
+
+
+@web.middleware
+async def _observe(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Gives the request an id, turns failures into answers, and accounts for it."""
+    record = request[RECORD] = Record(route=request.match_info.route.name or "unknown")
+    started_at = time.monotonic()
+    status = 499  # the client left, unless something better is known
+    try:
+        response = await _answer(request, handler, record)
+        status = response.status
+        return response
+    finally:
+        seconds = time.monotonic() - started_at
+        request.app[PARTS].metrics.observe(record, status, seconds)
+        _log_access(request, record, status, seconds)
+
+
+async def _mark(request: web.Request, response: web.StreamResponse) -> None:
+    """The headers of every answer, streamed or not."""
+    response.headers["Server"] = "swiftlm"
+    if RECORD in request:
+        response.headers["x-request-id"] = request[RECORD].request_id
+        response.headers.update(request.app[GUARD].cors_headers(request))
+
+
+async def _answer(request: web.Request, handler: Handler, record: Record) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ServiceError as error:
+        failure = error
+    except web.HTTPException as error:
+        failure = from_http_exception(error, request)
+    except ConnectionError:
+        raise
+    except Exception as error:  # the root of a request's task
+        log.exception("request failed request_id=%s path=%s", record.request_id, request.path)
+        failure = ServiceError(
+            Kind.INTERNAL, f"the daemon failed: {type(error).__name__}; see its log"
+        )
+    record.outcome = failure.code
+    return error_response(request, failure, record.request_id)
+
+
+@web.middleware
+async def _protect(request: web.Request, handler: Handler) -> web.StreamResponse:
+    guard = request.app[GUARD]
+    guard.check(request)
+    if request.method == "OPTIONS":
+        return web.Response(status=204, headers={"Allow": "GET, HEAD, POST, DELETE, OPTIONS"})
+    return await handler(request)
+
+
+def _log_access(request: web.Request, record: Record, status: int, seconds: float) -> None:
+    level = logging.DEBUG if record.route in _QUIET_ROUTES and status < 400 else logging.INFO
+    if not access_log.isEnabledFor(level):
+        return
+    usage: Any = record.usage
+    access_log.log(
+        level,
+        "%s %s status=%d ms=%.0f request_id=%s model=%s stream=%d prompt=%d cached=%d "
+        "completion=%d ttft_ms=%.0f outcome=%s cache=%r client=%r",
+        request.method,
+        request.path[:200],
+        status,
+        seconds * 1000,
+        record.request_id,
+        record.model or "-",
+        record.stream,
+        usage.prompt_tokens if usage else 0,
+        usage.cached_tokens if usage else 0,
+        usage.completion_tokens if usage else 0,
+        record.first_token_s * 1000,
+        record.outcome or "ok",
+        record.cache_note,
+        client_name(request),
+    )

@@ -1,0 +1,81 @@
+"""`/health` (live), `/ready` (accepts work), `/metrics`, and `HEAD /`.
+
+Health tells who answers (pid, start, instance) so that a stale process cannot pose as a new one,
+and turns red when an engine's steps have stopped: a port that answers with a dead loop behind it
+is down. Without a key, where keys are set, it says nothing about models.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from swiftlm_proto import messages as m
+from swiftlmd.http.metrics import CONTENT_TYPE
+from swiftlmd.http.parts import GUARD, PARTS
+from swiftlmd.http.shapes import dumps
+
+State = m.ModelStatusState
+
+
+async def health(request: web.Request) -> web.Response:
+    parts = request.app[PARTS]
+    status = await parts.backend.status()
+    wedged = _wedged(status, parts.options.wedged_after_s)
+    failed = [model.model for model in status.models if model.state == State.FAILED]
+    body: dict[str, Any] = {
+        "status": "wedged" if wedged else "degraded" if failed else "ok",
+        "state": status.state,
+        "version": status.version,
+        "pid": status.pid,
+        "started_at": status.started_at,
+        "instance_id": status.instance_id,
+        "uptime_s": round(status.uptime_s, 3),
+    }
+    if request.app[GUARD].authorized(request):
+        body["in_flight"] = status.in_flight
+        body["models"] = [_model(model) for model in status.models if model.state != State.CACHED]
+        body["warnings"] = status.warnings
+    return web.json_response(body, status=503 if wedged else 200, dumps=dumps)
+
+
+async def ready(request: web.Request) -> web.Response:
+    status = await request.app[PARTS].backend.status()
+    is_ready = status.state == "ready"
+    body = {"ready": is_ready, "state": status.state}
+    headers = {} if is_ready else {"Retry-After": "1"}
+    return web.json_response(body, status=200 if is_ready else 503, headers=headers, dumps=dumps)
+
+
+async def metrics(request: web.Request) -> web.Response:
+    parts = request.app[PARTS]
+    text = parts.metrics.render(await parts.backend.status())
+    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
+
+
+async def root(request: web.Request) -> web.Response:
+    """`HEAD /` is how agents ask whether anybody is there; `GET /` says who."""
+    return web.json_response({"name": "swiftlm", "api": "/v1", "health": "/health"}, dumps=dumps)
+
+
+def _wedged(status: m.DaemonStatus, after_s: float) -> list[str]:
+    return [
+        model.model
+        for model in status.models
+        if model.stats is not None and model.stats.step_age_s > after_s
+    ]
+
+
+def _model(model: m.ModelStatus) -> dict[str, Any]:
+    stats = model.stats or m.EngineStats()
+    return {
+        "model": model.model,
+        "state": (State(model.state).name or "").lower(),
+        "load_fraction": model.load_fraction,
+        "running": stats.running,
+        "waiting": stats.waiting,
+        "footprint_bytes": model.footprint_bytes,
+        "restarts": model.restarts,
+        "error": model.error or None,
+    }

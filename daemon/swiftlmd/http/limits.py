@@ -1,0 +1,63 @@
+"""Bounds on what a client may ask the daemon to hold: body bytes, body time, requests in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+
+from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.http.options import HttpOptions
+
+MIB = 1 << 20
+
+
+class Gate:
+    """Counts the requests in flight; one more than `limit` is told to come back."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.inside = 0
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        if self.inside >= self.limit:
+            raise ServiceError(
+                Kind.BUSY,
+                f"{self.inside} requests are in flight, the most that http.max_generations allows",
+                retry_after_s=2,
+            )
+        self.inside += 1
+        try:
+            yield
+        finally:
+            self.inside -= 1
+
+
+async def read_body(request: web.Request, options: HttpOptions) -> bytes:
+    """The whole body; refuses one that is too large or that dribbles in for too long."""
+    if (request.content_length or 0) > options.max_body_bytes:
+        raise _too_large(options)
+    try:
+        async with asyncio.timeout(options.body_timeout_s):
+            return await request.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise _too_large(options) from None
+    except TimeoutError:
+        raise ServiceError(
+            Kind.INVALID,
+            f"the body did not arrive within {options.body_timeout_s:g} s",
+            code="body_timeout",
+            status=408,
+        ) from None
+
+
+def _too_large(options: HttpOptions) -> ServiceError:
+    return ServiceError(
+        Kind.INVALID,
+        f"the body is larger than {options.max_body_bytes / MIB:g} MiB (http.max_body)",
+        code="body_too_large",
+        status=413,
+    )

@@ -1,0 +1,70 @@
+"""`GET /v1/models` and `/v1/models/{id}`: what can be asked for, in what state, how large.
+
+One entry serves OpenAI's clients, Anthropic's (`type`, `display_name`, `created_at`) and those
+that look for the context length.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import web
+
+from swiftlm_proto import messages as m
+from swiftlmd.faults import ModelNotFound
+from swiftlmd.http.parts import PARTS
+from swiftlmd.http.shapes import dumps
+
+
+async def list_models(request: web.Request) -> web.Response:
+    parts = request.app[PARTS]
+    entries = [_entry(model, parts.started_at) for model in await parts.backend.list_models()]
+    body: dict[str, Any] = {
+        "object": "list",
+        "data": entries,
+        "has_more": False,
+        "first_id": entries[0]["id"] if entries else None,
+        "last_id": entries[-1]["id"] if entries else None,
+    }
+    if "client_version" in request.query:  # Codex parses this field and needs no entries
+        body["models"] = []
+    return web.json_response(body, dumps=dumps)
+
+
+async def get_model(request: web.Request) -> web.Response:
+    parts = request.app[PARTS]
+    asked = request.match_info["id"]
+    name = parts.backend.resolve(asked)
+    models = await parts.backend.list_models()
+    for model in models:
+        if model.model == name:
+            return web.json_response(_entry(model, parts.started_at), dumps=dumps)
+    raise ModelNotFound(asked, [model.model for model in models])
+
+
+def _entry(model: m.ModelStatus, created: float) -> dict[str, Any]:
+    loaded = model.loaded
+    context = loaded.context if loaded is not None else model.context
+    vision = model.vision or bool(loaded and loaded.vision)
+    return {
+        "id": model.model,
+        "object": "model",
+        "created": int(created),
+        "owned_by": "swiftlm",
+        "type": "model",
+        "display_name": model.model,
+        "created_at": datetime.fromtimestamp(int(created), UTC).isoformat().replace("+00:00", "Z"),
+        "context_length": context or None,
+        "max_model_len": context or None,
+        "max_input_tokens": context or None,
+        "input_modalities": ["text", "image"] if vision else ["text"],
+        "output_modalities": ["embedding" if loaded and loaded.embeddings else "text"],
+        "state": (m.ModelStatusState(model.state).name or "").lower(),
+        "size_bytes": model.size_bytes,
+        "model_type": model.model_type or None,
+        "quantization": model.quantization or None,
+        "pinned": model.pinned,
+        "reasoning": bool(loaded and loaded.reasoning),
+        "tools": bool(loaded and loaded.tool_format),
+    }

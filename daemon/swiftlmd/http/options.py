@@ -1,0 +1,61 @@
+"""What the HTTP surface may be told; filled from the configuration by the daemon."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from swiftlm_proto.paths import HTTP_PORT
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    host: str = "127.0.0.1"
+    port: int = HTTP_PORT
+    api_key_hashes: tuple[str, ...] = ()  # sha256 of each key, in hex
+    cors_origins: tuple[str, ...] = ()  # "*" = any
+    allowed_hosts: tuple[str, ...] = ()  # besides loopback names and the bound address
+    max_body_bytes: int = 32 * MIB
+    body_timeout_s: float = 60.0
+    keepalive_timeout_s: float = 75.0  # idle connections, and the time a request head may take
+    max_generations: int = 256  # requests in flight over HTTP, before any engine's own queue
+    first_comment_s: float = 5.0
+    comment_s: float = 10.0
+    stall_s: float = 60.0  # a reader that takes nothing for this long is dropped
+    max_choices: int = 16
+    max_prompts: int = 128
+    max_stops: int = 16
+    fetch_images: bool = True
+    max_images: int = 32
+    max_image_bytes: int = 20 * MIB
+    image_timeout_s: float = 15.0
+    max_embedding_inputs: int = 2048
+    max_stored_responses: int = 256
+    max_stored_bytes: int = 64 * MIB
+    request_deadline_s: float = 0.0  # 0 = none
+    wedged_after_s: float = 120.0  # a step older than this turns /health red
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the port."""
+        return is_loopback(self.host)
+
+    def check(self) -> None:
+        """Raises ValueError for an address that must not be served like this."""
+        if not self.loopback and not self.api_key_hashes:
+            raise ValueError(
+                f"http.host {self.host!r} can be reached from other machines, and no API key is "
+                "set; add one with `swiftlmctl config set http.api_keys KEY` or bind 127.0.0.1"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` (a name or an address, no port) means this machine only."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,52 @@
+"""The parts that handlers share, made once by `app.make_app`, and the record of one request."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from swiftlm_proto import messages as m
+from swiftlmd.backend import Backend
+from swiftlmd.http.options import HttpOptions
+
+if TYPE_CHECKING:
+    from swiftlmd.http.images import ImageLoader
+    from swiftlmd.http.limits import Gate
+    from swiftlmd.http.metrics import Metrics
+    from swiftlmd.http.schema import BodyReader
+    from swiftlmd.http.security import Guard
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    backend: Backend
+    options: HttpOptions
+    metrics: Metrics
+    bodies: BodyReader
+    images: ImageLoader
+    gate: Gate
+    clock: Callable[[], float]  # seconds since the epoch
+    started_at: float
+
+
+@dataclass(slots=True)
+class Record:
+    """What the access log and the metrics say about one request; filled as it runs."""
+
+    request_id: str = field(default_factory=lambda: secrets.token_hex(12))
+    route: str = ""
+    model: str = ""
+    stream: bool = False
+    outcome: str = ""
+    usage: m.Usage | None = None
+    first_token_s: float = 0.0
+    cache_note: str = ""
+
+
+PARTS = web.AppKey("parts", Parts)
+GUARD: web.AppKey[Guard] = web.AppKey("guard")
+RECORD = web.RequestKey("record", Record)

@@ -1,0 +1,201 @@
+"""The fields that chat and completions share, and their place in the engine's request."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from swiftlm_proto import messages as m
+from swiftlmd.http.errors import invalid
+from swiftlmd.http.options import HttpOptions
+from swiftlmd.http.schema import Body, Int
+
+MAX_TOKEN_ID = 2**31 - 1
+MAX_SEED = 2**64 - 1
+MAX_BIASES = 4096
+MAX_STOP_CHARS = 1024
+
+_PENALTY = Field(ge=-2, le=2)
+_SHARE = Field(ge=0, le=1)
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    ignored: ClassVar[frozenset[str]] = frozenset({"include_obfuscation", "continuous_usage_stats"})
+
+
+class StructuredOutputs(Body):
+    """vLLM's spelling of constraints."""
+
+    json_: dict[str, Any] | str | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
+class Sampled(Body):
+    """Any OpenAI request that samples tokens."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Int | None = None
+    max_tokens: Int | None = Field(default=None, ge=1)
+    min_tokens: Int | None = Field(default=None, ge=0)
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, _SHARE] | None = None
+    top_k: Int | None = Field(default=None, ge=-1, le=2**31 - 1)
+    min_p: Annotated[float, _SHARE] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_context_size: Int | None = Field(default=None, ge=1, le=65536)
+    presence_penalty: Annotated[float, _PENALTY] | None = None
+    frequency_penalty: Annotated[float, _PENALTY] | None = None
+    xtc_probability: Annotated[float, _SHARE] | None = None
+    xtc_threshold: Annotated[float, _SHARE] | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: Int | None = Field(default=None, ge=0, le=MAX_SEED)
+    stop: str | list[str] | None = None
+    stop_token_ids: list[Int] | None = None
+    ignore_eos: bool | None = None
+    keep_alive: int | float | str | None = None
+    cache_salt: str | None = None
+    cache_prompt: bool | None = None
+    prompt_cache_key: str | None = None
+    return_token_ids: bool | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    structured_outputs: StructuredOutputs | None = None
+
+    ignored: ClassVar[frozenset[str]] = frozenset(
+        {"user", "metadata", "store", "service_tier", "safety_identifier", "verbosity"}
+        | {"prompt_cache_retention", "prediction", "prompt_cache_options"}
+    )
+    refused: ClassVar[Mapping[str, str]] = {
+        "adapters": "LoRA adapters are not loaded per request",
+        "use_beam_search": "only sampling and greedy decoding exist",
+    }
+
+
+def apply(body: Sampled, request: m.GenerateRequest, options: HttpOptions) -> None:
+    """Fills `request` with everything of `body` that is not the prompt."""
+    request.sampling = _sampling(body)
+    request.n = num_choices(body, options)
+    request.max_tokens = body.max_tokens
+    request.min_tokens = body.min_tokens or 0
+    request.stop = stops(body.stop, options)
+    request.stop_token_ids = [token_id(i, "stop_token_ids") for i in body.stop_token_ids or ()]
+    request.ignore_eos = bool(body.ignore_eos)
+    request.constraint = _constraint(body)
+    request.cache_salt = body.cache_salt or ""
+    request.no_cache = body.cache_prompt is False
+    request.session = (body.prompt_cache_key or "")[:256]
+    request.return_token_ids = bool(body.return_token_ids)
+    request.keep_alive_s = keep_alive_s(body.keep_alive)
+
+
+def num_choices(body: Sampled, options: HttpOptions) -> int:
+    if body.n is None:
+        return 1
+    if not 1 <= body.n <= options.max_choices:
+        raise invalid(f"n: must be between 1 and {options.max_choices}", "n")
+    return body.n
+
+
+def stops(stop: str | list[str] | None, options: HttpOptions, param: str = "stop") -> list[str]:
+    """The stop strings; empty ones mean none, as clients that always send the field intend."""
+    listed = [stop] if isinstance(stop, str) else stop or []
+    listed = [text for text in listed if text]
+    if len(listed) > options.max_stops:
+        raise invalid(f"{param}: at most {options.max_stops} strings", param)
+    if any(len(text) > MAX_STOP_CHARS for text in listed):
+        raise invalid(f"{param}: at most {MAX_STOP_CHARS} characters each", param)
+    return listed
+
+
+def token_id(value: int, param: str) -> int:
+    if not 0 <= value <= MAX_TOKEN_ID:
+        raise invalid(f"{param}: {value} is not a token id", param)
+    return value
+
+
+def keep_alive_s(value: float | str | None) -> int | None:
+    """Seconds, "5m", "1h30m"; negative = for ever."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, str):
+        value = _duration_s(value)
+    return -1 if value < 0 else min(int(value), 2**31 - 1)
+
+
+def _duration_s(text: str) -> float:
+    if re.fullmatch(r"-?\d+", text):
+        return int(text[:12])
+    match = _DURATION.fullmatch(text.removeprefix("-"))
+    if match is None or not text:
+        raise invalid("keep_alive: use seconds, or a duration such as '5m'", "keep_alive")
+    hours, minutes, seconds = (int(part[:9]) if part else 0 for part in match.groups())
+    total = hours * 3600 + minutes * 60 + seconds
+    return -total if text.startswith("-") else total
+
+
+def _sampling(body: Sampled) -> m.Sampling:
+    sampling = m.Sampling(
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=None if body.top_k is None else max(0, body.top_k),
+        min_p=body.min_p,
+        repetition_penalty=body.repetition_penalty,
+        repetition_context=body.repetition_context_size,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        logit_bias=_logit_bias(body.logit_bias),
+        seed=body.seed,
+        xtc_probability=body.xtc_probability,
+        xtc_threshold=body.xtc_threshold,
+    )
+    if body.top_p == 0:  # the smallest nucleus is the likeliest token
+        sampling.top_p, sampling.top_k = None, 1
+    return sampling
+
+
+def _logit_bias(bias: dict[str, float] | None) -> dict[int, float]:
+    if not bias:
+        return {}
+    if len(bias) > MAX_BIASES:
+        raise invalid(f"logit_bias: at most {MAX_BIASES} tokens", "logit_bias")
+    checked = {}
+    for key, value in bias.items():
+        if not (key.isascii() and key.isdecimal() and len(key) <= 10):
+            raise invalid(f"logit_bias: {key[:32]!r} is not a token id", "logit_bias")
+        if not -100 <= value <= 100:
+            raise invalid(f"logit_bias.{key}: must be between -100 and 100", "logit_bias")
+        checked[token_id(int(key), "logit_bias")] = float(value)
+    return checked
+
+
+def _constraint(body: Sampled) -> m.Constraint | None:
+    outputs = body.structured_outputs or StructuredOutputs()
+    schema = body.guided_json or outputs.json_
+    regex = body.guided_regex or outputs.regex
+    grammar = body.guided_grammar or outputs.grammar
+    choices = body.guided_choice or outputs.choice
+    if sum(bool(given) for given in (schema, regex, grammar, choices)) > 1:
+        raise invalid("only one of json, regex, grammar and choice can hold", "structured_outputs")
+    if schema:
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        return m.Constraint(json_schema=text)
+    if regex:
+        return m.Constraint(regex=regex)
+    if grammar:
+        return m.Constraint(lark=grammar)
+    if choices:
+        return m.Constraint(choices=m.Choices(values=choices))
+    return m.Constraint(json_object=True) if outputs.json_object else None

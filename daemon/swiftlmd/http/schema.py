@@ -1,0 +1,112 @@
+"""The base of every request model, and how a body becomes one.
+
+`null` means the default; integers pass for floats; a field we do not know is named once in the
+log; one that we must not ignore is refused by name.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from swiftlmd.http.errors import invalid, unsupported
+from swiftlmd.http.limits import read_body
+from swiftlmd.http.options import HttpOptions
+
+log = logging.getLogger(__name__)
+
+MAX_NAMED_FIELDS = 256
+
+_EMPTY: tuple[object, ...] = (None, False, 0, "", [], {})
+
+
+class Body(BaseModel):
+    """A JSON object from a client; unknown fields are kept aside in `model_extra`."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+    # Known, and without effect on the answer.
+    ignored: ClassVar[frozenset[str]] = frozenset()
+    # Known, and refused unless empty: the reason, or what to use instead.
+    refused: ClassVar[Mapping[str, str]] = {}
+
+    def unknown(self) -> list[str]:
+        """The fields that were sent with a value and that nothing here reads."""
+        extra = self.model_extra or {}
+        known = self.ignored | self.refused.keys()
+        return [name for name, value in extra.items() if value is not None and name not in known]
+
+
+def _whole(value: Any) -> Any:  # Any: whatever JSON holds, before validation
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# Some clients know one kind of number only and send 100.0.
+Int = Annotated[int, BeforeValidator(_whole)]
+
+AnyBody = TypeVar("AnyBody", bound=Body)
+
+
+class BodyReader:
+    """Reads and validates bodies; remembers which unknown fields the log has named."""
+
+    def __init__(self, options: HttpOptions) -> None:
+        self._options = options
+        self._named: set[tuple[str, str]] = set()
+
+    async def read(self, request: web.Request, model: type[AnyBody]) -> AnyBody:
+        """The body as `model`; raises 400 that names the field at fault."""
+        body = parse(model, await read_body(request, self._options))
+        self._name_unknown(body, request.path)
+        return body
+
+    def _name_unknown(self, body: Body, path: str) -> None:
+        for name in body.unknown():
+            key = (path, name[:64])
+            if key not in self._named and len(self._named) < MAX_NAMED_FIELDS:
+                self._named.add(key)
+                log.info("unknown field ignored path=%s field=%r", *key)
+
+
+def parse(model: type[AnyBody], raw: bytes) -> AnyBody:
+    """`raw` as `model`; raises 400 that names the field at fault."""
+    try:
+        body = model.model_validate_json(raw or b"{}")
+    except ValidationError as error:
+        raise _explain(error) from None
+    for name, reason in body.refused.items():
+        if (body.model_extra or {}).get(name) not in _EMPTY:
+            raise unsupported(f"{name!r} is not supported: {reason}", name)
+    return body
+
+
+def _explain(error: ValidationError) -> Exception:
+    details = error.errors(include_url=False, include_context=False, include_input=False)
+    if details[0]["type"] == "json_invalid":
+        return invalid(f"the body is not JSON: {details[0]['msg']}", code="invalid_json")
+    param = _path(details[0])
+    if not param:
+        return invalid("the body must be a JSON object", code="invalid_type")
+    messages = list(dict.fromkeys(d["msg"] for d in details if _path(d) == param))
+    missing = details[0]["type"] == "missing"
+    code = "missing_required_parameter" if missing else "invalid_value"
+    return invalid(f"{param}: {' or '.join(messages)}", param, code=code)
+
+
+# How pydantic names the branches of a union inside an error's location; our fields look otherwise.
+_BRANCH = re.compile(
+    r"(str|int|float|bool)$|(list|dict|tuple|function-\w+|constrained-\w+)\b|[A-Z]"
+)
+
+
+def _path(detail: ErrorDetails) -> str:
+    """`messages.0.content`: where it went wrong, without the names of union branches."""
+    return ".".join(
+        str(step) for step in detail["loc"] if isinstance(step, int) or not _BRANCH.match(step)
+    )

@@ -1,0 +1,162 @@
+"""One writer of server-sent events for every dialect.
+
+Headers go out with the first event, so that a refusal before it is still an HTTP error; a client
+that waits longer gets comments instead (the first after 5 s, then every 10 s) that carry the
+progress of the prefill. After a fault the stream ends with the dialect's error event and nothing
+else. A client that stops reading is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from typing import Protocol
+
+from aiohttp import web
+
+from swiftlm_proto import messages as m
+from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.http.generation import Generation
+from swiftlmd.http.options import HttpOptions
+from swiftlmd.http.parts import RECORD
+
+log = logging.getLogger(__name__)
+
+
+class Encoder(Protocol):
+    """One dialect's chunks, as bytes that are ready to send."""
+
+    def encode(self, event: m.SequenceEvent) -> bytes:
+        """The chunks of one event; empty when the dialect has nothing to say about it."""
+
+    def end(self, usage: m.Usage) -> bytes:
+        """What follows the last event of a request that went well."""
+
+    def error(self, error: ServiceError) -> bytes:
+        """The only thing that follows a fault."""
+
+    def idle(self) -> bytes:
+        """What may be sent besides a comment while nothing happens."""
+
+
+async def stream(
+    request: web.Request, generation: Generation, encoder: Encoder, options: HttpOptions
+) -> web.StreamResponse:
+    """Answers with the events of `generation`; raises only while no byte has been sent."""
+    channel = _Channel(request, encoder, options)
+    ticker = asyncio.create_task(channel.tick())
+    try:
+        await _pump(channel, generation, encoder)
+    except ServiceError as error:
+        await _stop(ticker)
+        await channel.fail(error)
+    except (ConnectionError, asyncio.CancelledError):
+        raise
+    except Exception as error:
+        log.exception("stream failed request_id=%s", request[RECORD].request_id)
+        await _stop(ticker)
+        await channel.fail(_internal(error))
+    finally:
+        await _stop(ticker)
+    await channel.response.write_eof()
+    return channel.response
+
+
+async def _pump(channel: _Channel, generation: Generation, encoder: Encoder) -> None:
+    async with aclosing(generation.events()) as events:
+        async for event in events:
+            data = encoder.encode(event)
+            if data:
+                await channel.write(data)
+            elif event.progress is not None:
+                channel.progress = event.progress
+    await channel.write(encoder.end(generation.usage))
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.debug("keep-alive of a stream ended: %s", error)
+
+
+def _internal(error: Exception) -> ServiceError:
+    return ServiceError(Kind.INTERNAL, f"the daemon failed: {type(error).__name__}; see its log")
+
+
+class _Channel:
+    """The response of one stream, opened by its first write."""
+
+    def __init__(self, request: web.Request, encoder: Encoder, options: HttpOptions) -> None:
+        self.response = web.StreamResponse(
+            headers={
+                "Content-Type": "text/event-stream; charset=utf-8",
+                "Cache-Control": "no-cache",
+                "X-Accel-Buffering": "no",
+            }
+        )
+        self.progress: m.Progress | None = None
+        self._request = request
+        self._encoder = encoder
+        self._options = options
+        self._opening = asyncio.Lock()  # the pump and the ticker may both be first
+        self._writes = 0
+        self._writing = False
+
+    async def write(self, data: bytes) -> None:
+        if not self.response.prepared:
+            await self._open()
+        self._writes += 1
+        self._writing = True
+        await self.response.write(data)
+        self._writing = False
+
+    async def fail(self, error: ServiceError) -> None:
+        """Ends the stream with `error`, or raises it when HTTP can still say it."""
+        if not self.response.prepared:
+            raise error
+        record = self._request[RECORD]
+        record.outcome = error.code
+        await self.write(self._encoder.error(error))
+
+    async def tick(self) -> None:
+        """Comments on a silent stream, and drops a client that no longer reads."""
+        await asyncio.sleep(self._options.first_comment_s)
+        last, stalled_s = 0, 0.0
+        while True:
+            silent = self._writes == last
+            if silent and self._writing:
+                stalled_s += self._options.comment_s
+                if stalled_s >= self._options.stall_s:
+                    self._drop()
+            elif silent:
+                await self._write_comment()
+            else:
+                stalled_s = 0.0
+            last = self._writes
+            await asyncio.sleep(self._options.comment_s)
+
+    async def _open(self) -> None:
+        async with self._opening:
+            if not self.response.prepared:
+                await self.response.prepare(self._request)
+
+    async def _write_comment(self) -> None:
+        try:
+            async with asyncio.timeout(self._options.stall_s):
+                await self.write(self._comment())
+        except TimeoutError:
+            self._drop()
+
+    def _comment(self) -> bytes:
+        progress = self.progress
+        if progress is None:
+            return b": waiting\n\n" + self._encoder.idle()
+        line = f": prefill {progress.done_tokens}/{progress.total_tokens}\n\n"
+        return line.encode() + self._encoder.idle()
+
+    def _drop(self) -> None:
+        log.warning("client stopped reading request_id=%s", self._request[RECORD].request_id)
+        if self._request.transport is not None:
+            self._request.transport.abort()
