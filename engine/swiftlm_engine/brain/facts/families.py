@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .config import Config
 from .errors import BadConfig
-from .kv import TURBO_HEAD_SIZES
+from .kv import supports_head_size
 from .layers import KvStore, Layer, LayerKind
 
 Rule = Callable[[Config], list[Layer]]
@@ -80,7 +80,7 @@ def _attention(
         limit, blocker = config.count("attention_chunk_size"), "chunked attention, already bounded"
     elif config.model_type in _WITH_SINKS:
         blocker = "attention sinks"
-    elif size not in TURBO_HEAD_SIZES:
+    elif not supports_head_size(size):
         blocker = f"head size {size}"
     store = KvStore(kind, heads or kv_heads(config), size, size, limit, blocker)
     return Layer(kind, (store,))

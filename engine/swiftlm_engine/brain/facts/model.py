@@ -34,6 +34,7 @@ class Shape:
     num_attention_heads: int
     num_kv_heads: int
     head_size: int
+    expert_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,7 @@ def _shape(config: Config) -> Shape:
         num_attention_heads=heads,
         num_kv_heads=kv_heads(config),
         head_size=head_size(config),
+        expert_size=config.maybe("moe_intermediate_size", "expert_hidden_dim") or inter or hidden,
     )
 
 

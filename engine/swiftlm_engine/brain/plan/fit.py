@@ -1,0 +1,185 @@
+"""Search for settings that fit: from what is wished for down to the least that makes sense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from swiftlm_engine.brain.facts import KvFormat, ModelFacts
+
+from .machine import Accelerator, Limit, MachineLimits
+from .request import (
+    AUTO_PARALLEL,
+    MIN_CONTEXT,
+    PlanRequest,
+    Settings,
+    Toggle,
+    auto_context,
+    wanted_kv,
+)
+from .result import Strategy
+from .streaming import Streaming, page_cache_reserve, place_experts
+from .terms import Measured, Need, resident_need, streamed_need
+
+_CONTEXT_STEP = 256
+_CHUNKS = {
+    Accelerator.METAL: (2048, 1024, 512, 256),
+    Accelerator.CUDA: (2048, 1024, 512, 256),
+    # Without fused attention the score matrix of a large chunk costs more than the chunk saves.
+    Accelerator.CPU: (512, 256),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to run the model, with its price."""
+
+    strategy: Strategy
+    settings: Settings
+    need: Need
+    streaming: Streaming | None = None
+    gpu_layers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fitter:
+    """Prices candidates of one request against the limits of one machine."""
+
+    facts: ModelFacts
+    request: PlanRequest
+    machine: MachineLimits
+    measured: Measured
+    limits: tuple[Limit, ...]
+
+    def best(self) -> Candidate | None:
+        """The first candidate that fits, resident before streamed before partitioned."""
+        return next((c for c in self._candidates() if self.fits(c)), None)
+
+    def smallest(self) -> Candidate:
+        """The cheapest thing that could be run, whether it fits or not."""
+        settings = self._smallest_settings()
+        if self.request.context is None:
+            settings = replace(settings, context=min(settings.context, MIN_CONTEXT))
+        if self._may_stream():
+            return self._streamed(settings)
+        if self._fixed_split():
+            return self._split(settings, self.request.gpu_layers or 0)
+        return self._resident(settings)
+
+    def headroom(self, need: Need) -> tuple[Limit, int]:
+        """The limit with the least room, and that room (negative = short)."""
+        rooms = [(limit.bytes - need.counted_by(limit), i) for i, limit in enumerate(self.limits)]
+        room, index = min(rooms)
+        return self.limits[index], room
+
+    def fits(self, candidate: Candidate) -> bool:
+        return self.headroom(candidate.need)[1] >= 0
+
+    def _candidates(self) -> Iterator[Candidate]:
+        ladder = list(self._ladder())
+        if self._fixed_split():
+            layers = self.request.gpu_layers or 0
+            yield from (self._split(settings, layers) for settings in ladder)
+            return
+        if self.request.stream is not Toggle.ON:
+            yield from map(self._resident, ladder)
+            if not self._may_stream():
+                yield from self._shorter(self._resident)
+        if self._may_stream():
+            yield from map(self._streamed, ladder)
+            yield from self._shorter(self._streamed)
+        elif self.request.gpu_layers == -1:
+            yield from self._fewer_gpu_layers()
+
+    def _ladder(self) -> Iterator[Settings]:
+        """Settings in falling order of comfort, all at the context wished for."""
+        context = self.request.context or auto_context(self.facts)
+        exact = wanted_kv(self.request)
+        turbo = KvFormat.K4V3
+        if self.request.kv != "auto" or not self.facts.compressed_layers(turbo):
+            turbo = exact
+        widths = (self.request.parallel,) if self.request.parallel else (AUTO_PARALLEL, 2, 1)
+        steps = [(exact, widths[0])]
+        steps += [(exact, width) for width in widths[1:2]]
+        steps += [(turbo, width) for width in widths[:2]]
+        steps += [(exact, width) for width in widths[2:]]
+        steps += [(turbo, width) for width in widths[2:]]
+        for kv, width in dict.fromkeys(steps):
+            for chunk in self._chunks():
+                yield Settings(context, width, kv, chunk)
+
+    def _chunks(self) -> tuple[int, ...]:
+        if self.request.prefill_chunk is not None:
+            return (self.request.prefill_chunk,)
+        return _CHUNKS[self.machine.accelerator]
+
+    def _smallest_settings(self) -> Settings:
+        return list(self._ladder())[-1]
+
+    def _shorter(self, price: Callable[[Settings], Candidate]) -> Iterator[Candidate]:
+        """The longest context that fits, if the operator left the context open."""
+        if self.request.context is not None:
+            return
+        smallest = self._smallest_settings()
+        found = longest_context(
+            lambda context: self.fits(price(replace(smallest, context=context))),
+            least=MIN_CONTEXT,
+            most=smallest.context,
+        )
+        if found is not None:
+            yield price(replace(smallest, context=found))
+
+    def _fewer_gpu_layers(self) -> Iterator[Candidate]:
+        settings = self._smallest_settings()
+        for layers in range(len(self.facts.layers) - 1, -1, -1):
+            candidate = self._split(settings, layers)
+            if self.fits(candidate):
+                yield candidate
+                return
+
+    def _resident(self, settings: Settings) -> Candidate:
+        need = resident_need(self.facts, settings, self.request, self.machine, self.measured)
+        return Candidate(Strategy.RESIDENT, settings, need)
+
+    def _split(self, settings: Settings, layers: int) -> Candidate:
+        need = resident_need(
+            self.facts, settings, self.request, self.machine, self.measured, gpu_layers=layers
+        )
+        return Candidate(Strategy.PARTITIONED, settings, need, gpu_layers=layers)
+
+    def _streamed(self, settings: Settings) -> Candidate:
+        """Slots take what the other terms leave free, never less than a token needs."""
+        reserve = page_cache_reserve(self.facts, self.machine)
+        least = place_experts(self.facts, 0, reserve)
+        bare = self._streamed_need(settings, replace(least, slot_bytes=0))
+        room = max(0, self.headroom(bare)[1])
+        placed = place_experts(self.facts, room, reserve, self.request.expert_slots)
+        need = self._streamed_need(settings, placed)
+        return Candidate(Strategy.STREAMED, settings, need, placed)
+
+    def _streamed_need(self, settings: Settings, streaming: Streaming) -> Need:
+        return streamed_need(
+            self.facts, settings, self.request, self.machine, self.measured, streaming
+        )
+
+    def _may_stream(self) -> bool:
+        return self.facts.moe and self.request.stream is not Toggle.OFF
+
+    def _fixed_split(self) -> bool:
+        layers = self.request.gpu_layers
+        if self.machine.accelerator is Accelerator.CPU or layers is None:
+            return False
+        return 0 <= layers < len(self.facts.layers)
+
+
+def longest_context(fits: Callable[[int], bool], *, least: int, most: int) -> int | None:
+    """The largest multiple of the step (or `most`) that fits; None if `least` does not."""
+    if most <= least:
+        return most if fits(most) else None
+    if not fits(least):
+        return None
+    low, high = least // _CONTEXT_STEP, -(-most // _CONTEXT_STEP)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle * _CONTEXT_STEP) else (low, middle)
+    return most if fits(most) else low * _CONTEXT_STEP

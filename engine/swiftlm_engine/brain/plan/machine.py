@@ -1,0 +1,127 @@
+"""What the machine allows: the limits a plan has to respect, each with its source.
+
+Readings are handed in (the daemon's memory adapters, the engine's device query): nothing is asked
+of the operating system here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from .errors import BadBudget
+from .speed import MachineSpeed
+
+GB = 10**9
+_UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": GB, "t": 10**12,
+          "kb": 10**3, "mb": 10**6, "gb": GB, "tb": 10**12,
+          "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z%]*)\s*", re.IGNORECASE)
+
+
+class Accelerator(StrEnum):
+    METAL = "metal"
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+class Covers(StrEnum):
+    """Which bytes of a plan a limit counts."""
+
+    ALL = "all"
+    OWN = "own"  # without what is left to the page cache: that is never ours
+    DEVICE = "device"
+    HOST = "host"
+    BUFFER = "buffer"  # the largest single buffer, not a sum
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One ceiling, with what other models already hold of it taken off."""
+
+    name: str
+    bytes: int
+    covers: Covers = Covers.ALL
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLimits:
+    """Readings of one machine. None = there is no such limit, or it could not be read.
+
+    `reclaimable_bytes` is what could be had now without swapping (own models that may be evicted
+    included); `committed_bytes` is what other loaded models are priced at.
+    """
+
+    ram_bytes: int
+    accelerator: Accelerator = Accelerator.CPU
+    device_name: str = ""
+    working_set_bytes: int | None = None
+    max_buffer_bytes: int | None = None
+    reclaimable_bytes: int | None = None
+    cgroup_bytes: int | None = None
+    reserve_bytes: int | None = None
+    committed_bytes: int = 0
+    num_cores: int = 1
+    speed: MachineSpeed = field(default_factory=MachineSpeed)
+
+    @property
+    def reserve(self) -> int:
+        """What is left to the rest of the machine. Linux servers have no desktop to feed."""
+        if self.reserve_bytes is not None:
+            return self.reserve_bytes
+        if self.accelerator is Accelerator.METAL:
+            return max(4 * GB, self.ram_bytes * 12 // 100)
+        return max(GB, self.ram_bytes * 5 // 100)
+
+    @property
+    def shared_memory(self) -> bool:
+        """Whether the accelerator computes in the machine's own RAM."""
+        return self.accelerator is not Accelerator.CUDA
+
+    def limits(self, budget_bytes: int | None = None) -> list[Limit]:
+        """Every ceiling that applies, the user's first."""
+        host = Covers.ALL if self.shared_memory else Covers.HOST
+        own = Covers.OWN if self.shared_memory else Covers.HOST
+        rows = [
+            ("memory budget", budget_bytes, Covers.OWN),
+            (f"{self.accelerator} working set", self.working_set_bytes, Covers.DEVICE),
+            ("RAM less reserve", max(0, self.ram_bytes - self.reserve), host),
+            ("cgroup limit", self.cgroup_bytes, own),
+        ]
+        found = [
+            Limit(name, max(0, size - self.committed_bytes), covers)
+            for name, size, covers in rows
+            if size is not None
+        ]
+        if self.reclaimable_bytes is not None:
+            found.append(Limit("reclaimable now", self.reclaimable_bytes, own))
+        if self.max_buffer_bytes is not None:
+            found.append(Limit("largest buffer", self.max_buffer_bytes, Covers.BUFFER))
+        return found
+
+
+def parse_budget(text: str, machine: MachineLimits) -> int | None:
+    """`24GB`, `16GiB`, `60%` (of RAM) in bytes; None for `auto`. Raises BadBudget."""
+    if text.strip().lower() in ("auto", ""):
+        return None
+    match = _SIZE.fullmatch(text)
+    unit = match[2].lower() if match else None
+    if match is None or (unit != "%" and unit not in _UNITS):
+        raise BadBudget(f"memory budget {text!r}: give a size (24GB), a share (60%) or auto")
+    if unit == "%":
+        size = int(machine.ram_bytes * float(match[1]) / 100)
+    else:
+        size = int(float(match[1]) * _UNITS[unit or ""])
+    if size <= 0:
+        raise BadBudget(f"memory budget {text!r} leaves nothing")
+    if size > machine.ram_bytes and machine.shared_memory:
+        raise BadBudget(
+            f"memory budget {text!r} is more than this machine's {gigabytes(machine.ram_bytes)}"
+        )
+    return size
+
+
+def gigabytes(size: int) -> str:
+    """`21.4 GB`, or MB where a tenth of a GB would hide the number."""
+    return f"{size / GB:.1f} GB" if abs(size) >= GB else f"{size / 1e6:.0f} MB"

@@ -1,0 +1,143 @@
+"""Decide how a model runs on a machine: settings, strategy, what binds, and how fast it will be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swiftlm_engine.brain.facts import ModelFacts
+from swiftlm_engine.brain.ledger import EntryKind
+
+from .fit import Candidate, Fitter
+from .fixes import fixes
+from .machine import Accelerator, Covers, MachineLimits, gigabytes
+from .request import AUTO_PARALLEL, PlanRequest, auto_context, check_request
+from .result import EngineLimits, Plan, Strategy
+from .speed import Speed, Step, predict
+from .terms import Measured, Need, Source, Term
+
+_NOTHING_MEASURED = Measured()
+
+
+def make_plan(
+    facts: ModelFacts,
+    request: PlanRequest,
+    machine: MachineLimits,
+    measured: Measured = _NOTHING_MEASURED,
+) -> Plan:
+    """The plan of one model; refused plans are plans too. Raises BadPlanRequest for nonsense."""
+    check_request(request, facts)
+    fitter = Fitter(facts, request, machine, measured, tuple(machine.limits(request.budget_bytes)))
+    chosen = fitter.best()
+    short = chosen is None
+    candidate = chosen or fitter.smallest()
+    if not short:
+        candidate = _with_prefix_cache(fitter, candidate)
+    binding, _ = fitter.headroom(candidate.need)
+    refused = short and not request.force
+    plan = Plan(
+        facts=facts,
+        request=request,
+        machine=machine,
+        measured=measured,
+        strategy=Strategy.REFUSED if refused else candidate.strategy,
+        settings=candidate.settings,
+        need=candidate.need,
+        limits=fitter.limits,
+        binding=binding,
+        speed=_speed(facts, request, machine, candidate),
+        engine=_engine_limits(request, machine, candidate),
+        streaming=candidate.streaming,
+        gpu_layers=candidate.gpu_layers,
+        reductions=() if short else tuple(_reductions(facts, request, candidate)),
+        fixes=fixes(fitter, candidate) if short else (),
+        forced=short and request.force,
+    )
+    return replace(plan, warnings=tuple(_warnings(plan)))
+
+
+def _with_prefix_cache(fitter: Fitter, candidate: Candidate) -> Candidate:
+    """Unless a size was asked for, a quarter of what is left may hold KV across requests."""
+    if fitter.request.prefix_cache_bytes is not None:
+        return candidate
+    spare = fitter.headroom(
+        Need(candidate.need.terms, 0)  # a cache of many small arrays: no buffer limit applies
+    )[1]
+    size = min(spare // 4, fitter.machine.ram_bytes // 10)
+    if size < 2**20:
+        return candidate
+    term = Term(EntryKind.PREFIX_CACHE, size, Source.POLICY, "auto; shrinks under pressure")
+    need = Need((*candidate.need.terms, term), candidate.need.largest_buffer)
+    return replace(candidate, need=need)
+
+
+def _reductions(facts: ModelFacts, request: PlanRequest, candidate: Candidate) -> list[str]:
+    """What `auto` made smaller than it starts with, in words."""
+    settings, found = candidate.settings, []
+    wished = auto_context(facts)
+    if request.context is None and settings.context < wished:
+        found.append(f"context reduced to {settings.context:,} tokens from {wished:,} to fit")
+    if request.parallel is None and settings.parallel < AUTO_PARALLEL:
+        found.append(f"parallel reduced to {settings.parallel} from {AUTO_PARALLEL} to fit")
+    if request.kv == "auto" and settings.kv.turbo:
+        found.append(f"KV compressed to {settings.kv} to fit")
+    if candidate.strategy is Strategy.PARTITIONED and request.gpu_layers == -1:
+        found.append(f"{candidate.gpu_layers} of {len(facts.layers)} layers on the accelerator")
+    return found
+
+
+def _speed(
+    facts: ModelFacts, request: PlanRequest, machine: MachineLimits, candidate: Candidate
+) -> Speed:
+    cast = facts.cast_itemsize(request.dtype)
+    full = facts.kv_bytes(candidate.settings.context, 0, candidate.settings.kv, request.dtype)
+    step = Step(facts.weights.active_bytes(cast), full)
+    if (streaming := candidate.streaming) is not None:
+        step = replace(
+            step,
+            disk_bytes=streaming.miss_bytes_low,
+            disk_bytes_cached=streaming.miss_bytes_high,
+            synced_layers=streaming.streamed_layers,
+        )
+    if candidate.gpu_layers is not None:
+        step = replace(step, cpu_share=1 - candidate.gpu_layers / len(facts.layers))
+    return predict(facts, machine.speed, step)
+
+
+def _engine_limits(
+    request: PlanRequest, machine: MachineLimits, candidate: Candidate
+) -> EngineLimits:
+    need, wired, ceiling = candidate.need, 0, 0
+    if machine.accelerator is Accelerator.METAL and machine.working_set_bytes:
+        ceiling = machine.working_set_bytes
+        device = sum(term.bytes for term in need.terms if term.covers is Covers.DEVICE)
+        # MLX refuses a wired limit above what Metal recommends.
+        wired = min(device, ceiling) if request.wire else 0
+    return EngineLimits(
+        wired_bytes=wired,
+        memory_limit_bytes=ceiling,
+        buffer_cache_bytes=need.of(EntryKind.BUFFER_POOL),
+        prefix_cache_bytes=need.of(EntryKind.PREFIX_CACHE),
+        kv_budget_bytes=need.of(EntryKind.KV) + need.of(EntryKind.SCRATCH),
+    )
+
+
+def _warnings(plan: Plan) -> list[str]:
+    found = []
+    if plan.forced:
+        found.append(
+            f"forced: needs {gigabytes(plan.needed_bytes)}, "
+            f"{gigabytes(plan.available_bytes)} available ({plan.binding.name}); "
+            "expect swapping or an abort"
+        )
+    if plan.facts.kv_assumed:
+        found.append(
+            f"the caches of {plan.facts.model_type} are priced as plain attention; "
+            "the real ones may be smaller"
+        )
+    if plan.facts.vision:
+        found.append("text only: the image and audio towers are not loaded")
+    if plan.strategy is Strategy.PARTITIONED:
+        found.append("layers on the CPU are 20 to 55 times slower than on the accelerator")
+    if not plan.refused and plan.speed.decode.high < 1:
+        found.append("predicted decode is below one token per second")
+    return found

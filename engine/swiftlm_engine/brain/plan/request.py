@@ -1,0 +1,94 @@
+"""What the operator asks for, and the settings a plan decides on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from swiftlm_engine.brain.facts import KvFormat, ModelFacts
+
+from .errors import BadPlanRequest
+
+# Without a wish: room for long agent sessions, not the 131,072 a model may claim; a plan with
+# more KV than that starves every other model on the machine.
+AUTO_CONTEXT = 32_768
+AUTO_PARALLEL = 4
+MIN_CONTEXT = 2_048
+_KV_NAMES = ("auto", "turbo", *KvFormat)
+
+
+class Toggle(StrEnum):
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """None and `auto` leave the choice to the plan; anything else is kept or refused.
+
+    `gpu_layers`: None = all of them, -1 = auto (CPU layers only if nothing else fits).
+    """
+
+    context: int | None = None
+    parallel: int | None = None
+    kv: str = "auto"
+    budget_bytes: int | None = None
+    dtype: str | None = None
+    prefill_chunk: int | None = None
+    stream: Toggle = Toggle.AUTO
+    expert_slots: int | None = None
+    gpu_layers: int | None = None
+    prefix_cache_bytes: int | None = None
+    prefix_disk: bool = True
+    buffer_cache_bytes: int | None = None
+    wire: bool = True
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a plan decides: the sizes everything else follows from."""
+
+    context: int
+    parallel: int
+    kv: KvFormat
+    prefill_chunk: int
+
+
+def check_request(request: PlanRequest, facts: ModelFacts) -> None:
+    """Raises BadPlanRequest for a wish that no machine could grant."""
+    if request.context is not None and request.context < 1:
+        raise BadPlanRequest(f"context {request.context}: give at least 1 token, or leave it out")
+    if request.context and facts.max_context and request.context > facts.max_context:
+        raise BadPlanRequest(
+            f"context {request.context:,} is more than the {facts.max_context:,} tokens "
+            f"this {facts.model_type} model was made for"
+        )
+    for name, value in (
+        ("parallel", request.parallel),
+        ("prefill chunk", request.prefill_chunk),
+        ("expert slots", request.expert_slots),
+        ("memory budget", request.budget_bytes),
+    ):
+        if value is not None and value < 1:
+            raise BadPlanRequest(f"{name} {value}: give at least 1, or leave it out")
+    if request.kv not in _KV_NAMES:
+        raise BadPlanRequest(f"KV format {request.kv!r}: choose from {', '.join(_KV_NAMES)}")
+    if request.stream is Toggle.ON and not facts.moe:
+        raise BadPlanRequest(f"{facts.model_type} has no experts to stream")
+    if request.gpu_layers is not None and request.gpu_layers > len(facts.layers):
+        raise BadPlanRequest(
+            f"{request.gpu_layers} layers on the accelerator: the model has {len(facts.layers)}"
+        )
+
+
+def wanted_kv(request: PlanRequest) -> KvFormat:
+    """The format to try first; `auto` starts exact and compresses only for room."""
+    if request.kv == "auto":
+        return KvFormat.FP16
+    return KvFormat.K4V3 if request.kv == "turbo" else KvFormat(request.kv)
+
+
+def auto_context(facts: ModelFacts) -> int:
+    return min(facts.max_context or AUTO_CONTEXT, AUTO_CONTEXT)

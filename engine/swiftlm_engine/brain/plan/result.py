@@ -1,0 +1,209 @@
+"""A plan: what a model will hold, what binds, and what would fit instead. Immutable once made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from swiftlm_engine.brain.facts import ModelFacts
+
+from .machine import Limit, MachineLimits, gigabytes
+from .request import PlanRequest, Settings
+from .scratch import prefill_scratch
+from .speed import Range, Speed
+from .streaming import Streaming
+from .terms import Measured, Need, Term
+
+
+class Strategy(StrEnum):
+    RESIDENT = "resident"
+    STREAMED = "streamed"
+    PARTITIONED = "partitioned"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What the engine sets once at load. 0 = leave MLX's own (or never call it)."""
+
+    wired_bytes: int
+    memory_limit_bytes: int
+    buffer_cache_bytes: int
+    prefix_cache_bytes: int
+    kv_budget_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCost:
+    """What one request takes while it runs: KV to its end, and the peak of its prefill."""
+
+    kv_bytes: int
+    scratch_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.kv_bytes + self.scratch_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The object that drives load, admission, status and the text of refusals.
+
+    `reductions` says in words whatever `auto` chose smaller than it would have liked, `fixes` what
+    would fit instead, the smallest change first. `binding` is the limit with the least room.
+    """
+
+    facts: ModelFacts
+    request: PlanRequest
+    machine: MachineLimits
+    measured: Measured
+    strategy: Strategy
+    settings: Settings
+    need: Need
+    limits: tuple[Limit, ...]
+    binding: Limit
+    speed: Speed
+    engine: EngineLimits
+    streaming: Streaming | None = None
+    gpu_layers: int | None = None
+    reductions: tuple[str, ...] = ()
+    fixes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    forced: bool = False
+
+    @property
+    def needed_bytes(self) -> int:
+        """What the binding limit counts of this plan."""
+        return self.need.counted_by(self.binding)
+
+    @property
+    def available_bytes(self) -> int:
+        return self.binding.bytes
+
+    @property
+    def shortfall_bytes(self) -> int:
+        return max(0, self.needed_bytes - self.available_bytes)
+
+    @property
+    def total_bytes(self) -> int:
+        return self.need.total
+
+    @property
+    def refused(self) -> bool:
+        return self.strategy is Strategy.REFUSED
+
+    @property
+    def auto_reduced(self) -> bool:
+        return bool(self.reductions)
+
+    @property
+    def summary(self) -> str:
+        """One line: the verdict with the sum, for status, logs and error bodies."""
+        if not self.refused:
+            verdict = f"{self.strategy}, needs {gigabytes(self.needed_bytes)} of "
+            verdict += f"{gigabytes(self.available_bytes)} ({self.binding.name})"
+            return "; ".join([verdict, *self.reductions])
+        text = (
+            f"needs {gigabytes(self.needed_bytes)}, {gigabytes(self.available_bytes)} available "
+            f"({self.binding.name}), {gigabytes(self.shortfall_bytes)} short"
+        )
+        return f"{text}; smallest change that fits: {self.fixes[0]}" if self.fixes else text
+
+    def request_cost(self, prompt_tokens: int, max_tokens: int) -> RequestCost:
+        """For admission. The prompt may be longer than the context: that is not judged here."""
+        kv = self.facts.kv_bytes(prompt_tokens, max_tokens, self.settings.kv, self.request.dtype)
+        one = Settings(self.settings.context, 1, self.settings.kv, self.settings.prefill_chunk)
+        scratch = prefill_scratch(
+            self.facts, one, self.machine.accelerator, prompt=prompt_tokens,
+            dtype=self.request.dtype,
+        ).total  # fmt: skip
+        if self.measured.scratch_ratio is not None:
+            scratch = int(scratch * self.measured.scratch_ratio)
+        return RequestCost(kv, scratch)
+
+    def request_bytes(self, prompt_tokens: int, max_tokens: int) -> int:
+        return self.request_cost(prompt_tokens, max_tokens).total_bytes
+
+    def table_rows(self) -> list[tuple[str, str, str, str]]:
+        """(what, size, source, note) per term, then the sum, then the limits; ready to print."""
+        rows = [(t.kind.value, gigabytes(t.bytes), t.source.value, t.note) for t in self.terms]
+        rows.append(("total", gigabytes(self.total_bytes), "", f"{self.strategy}"))
+        for limit in self.limits:
+            counted = self.need.counted_by(limit)
+            mark = "binds" if limit is self.binding else ""
+            note = f"{gigabytes(counted)} counted" + (f", {mark}" if mark else "")
+            rows.append((limit.name, gigabytes(limit.bytes), "limit", note))
+        return rows
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return self.need.terms
+
+    def to_json(self) -> dict[str, Any]:  # Any: the shape of a JSON document
+        return {
+            "model": self.facts.path.name,
+            "model_type": self.facts.model_type,
+            "quantisation": self.facts.quantisation.describe(),
+            "strategy": self.strategy.value,
+            "summary": self.summary,
+            "context": self.settings.context,
+            "max_context": self.facts.max_context,
+            "parallel": self.settings.parallel,
+            "kv": self.settings.kv.value,
+            "prefill_chunk": self.settings.prefill_chunk,
+            "gpu_layers": self.gpu_layers,
+            "auto_reduced": self.auto_reduced,
+            "reductions": list(self.reductions),
+            "terms": [
+                {"kind": t.kind.value, "bytes": t.bytes, "source": t.source.value, "note": t.note}
+                for t in self.terms
+            ],
+            "total_bytes": self.total_bytes,
+            "limits": [
+                {
+                    "name": limit.name,
+                    "bytes": limit.bytes,
+                    "counted_bytes": self.need.counted_by(limit),
+                    "binding": limit is self.binding,
+                }
+                for limit in self.limits
+            ],
+            "needed_bytes": self.needed_bytes,
+            "available_bytes": self.available_bytes,
+            "shortfall_bytes": self.shortfall_bytes,
+            "fixes": list(self.fixes),
+            "warnings": list(self.warnings),
+            "forced": self.forced,
+            "streaming": self._streaming_json(),
+            "speed": {
+                "prefill_tokens_s": _bounds(self.speed.prefill),
+                "decode_tokens_s": _bounds(self.speed.decode),
+                "decode_full_context_tokens_s": _bounds(self.speed.decode_full),
+                "measured": self.speed.measured,
+            },
+            "engine": {
+                "wired_bytes": self.engine.wired_bytes,
+                "memory_limit_bytes": self.engine.memory_limit_bytes,
+                "buffer_cache_bytes": self.engine.buffer_cache_bytes,
+                "prefix_cache_bytes": self.engine.prefix_cache_bytes,
+                "kv_budget_bytes": self.engine.kv_budget_bytes,
+            },
+        }
+
+    def _streaming_json(self) -> dict[str, Any] | None:
+        if (streaming := self.streaming) is None:
+            return None
+        return {
+            "slots": streaming.slots,
+            "num_experts": streaming.num_experts,
+            "resident_layers": streaming.resident_layers,
+            "streamed_layers": streaming.streamed_layers,
+            "record_bytes": streaming.record_bytes,
+            "page_cache_bytes": streaming.page_cache_bytes,
+            "hit_rate": [round(streaming.hit_low, 3), round(streaming.hit_high, 3)],
+        }
+
+
+def _bounds(bounds: Range) -> list[float]:
+    return [round(bounds.low, 2), round(bounds.high, 2)]

@@ -1,0 +1,117 @@
+"""What a step needs beside weights and KV, by formula; a measured factor corrects it.
+
+The peak of a prefill chunk is its widest layer: activations of the chunk, the score matrix where
+the back end has no fused attention for the head size, and the copy a growing cache makes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swiftlm_engine.brain.facts import KvFormat, LayerKind, ModelFacts
+from swiftlm_engine.brain.facts.kv import is_compressed
+
+from .machine import Accelerator
+from .request import Settings
+
+# Head sizes for which MLX's attention of many queries never builds the score matrix.
+_FUSED = {
+    Accelerator.METAL: frozenset({64, 80, 128}),
+    Accelerator.CUDA: frozenset({64, 80, 96, 128}),
+    Accelerator.CPU: frozenset[int](),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Bytes at the peak of a prefill chunk, by cause."""
+
+    activations: int
+    scores: int
+    cache_growth: int
+    window_overhang: int
+    logits: int
+
+    @property
+    def total(self) -> int:
+        return (
+            self.activations + self.scores + self.cache_growth + self.window_overhang + self.logits
+        )
+
+
+def prefill_scratch(
+    facts: ModelFacts,
+    settings: Settings,
+    accelerator: Accelerator,
+    *,
+    prompt: int | None = None,
+    dtype: str | None = None,
+) -> Scratch:
+    """Scratch of evaluating a prompt (default: one that fills the context) in chunks."""
+    tokens = settings.context if prompt is None else prompt
+    chunk = min(settings.prefill_chunk, tokens)
+    size = facts.itemsize(dtype)
+    rows = settings.parallel
+    return Scratch(
+        activations=chunk * _activation_elements(facts) * size,
+        scores=_score_bytes(facts, chunk, tokens, accelerator, size),
+        cache_growth=_growth_bytes(facts, settings.kv, tokens, size),
+        window_overhang=_overhang_bytes(facts, chunk, tokens, size),
+        # The last row's logits, their float32 log-probabilities and a copy for the sampler.
+        logits=rows * facts.shape.vocab_size * (size + 8),
+    )
+
+
+def _activation_elements(facts: ModelFacts) -> int:
+    """Live elements per token in the widest part of a layer."""
+    shape, weights = facts.shape, facts.weights
+    queries = shape.num_attention_heads * shape.head_size
+    keys = shape.num_kv_heads * shape.head_size
+    attention = 3 * shape.hidden_size + 3 * queries + 3 * keys
+    feed_forward = 3 * shape.hidden_size + 3 * shape.intermediate_size
+    if weights.experts:
+        # Each chosen expert has its own copy of the token, its hidden layer and its output.
+        used = weights.experts_per_token
+        feed_forward = 3 * shape.hidden_size + used * (
+            2 * shape.hidden_size + 3 * shape.expert_size
+        )
+    return max(attention, feed_forward)
+
+
+def _score_bytes(
+    facts: ModelFacts, chunk: int, tokens: int, accelerator: Accelerator, size: int
+) -> int:
+    """The widest layer's score matrix, twice: softmax reads one while it writes the other."""
+    heads, fused = facts.shape.num_attention_heads, _FUSED[accelerator]
+    widest = 0
+    for layer in facts.layers:
+        for store in layer.stores:
+            if store.kind is not LayerKind.MLA and store.k_dim in fused:
+                continue
+            seen = min(tokens, (store.limit or tokens) + chunk)
+            widest = max(widest, 2 * heads * chunk * seen * size)
+    return widest
+
+
+def _growth_bytes(facts: ModelFacts, kv: KvFormat, tokens: int, size: int) -> int:
+    """A cache that grows is copied array by array; a compressed one is expanded for prefill."""
+    widest = 0
+    for layer in facts.layers:
+        for store in layer.stores:
+            if store.limit is not None:
+                continue
+            wide = store.k_dim + store.v_dim if is_compressed(store, kv) else store.k_dim
+            widest = max(widest, store.heads * wide * tokens * size)
+    return widest
+
+
+def _overhang_bytes(facts: ModelFacts, chunk: int, tokens: int, size: int) -> int:
+    """Windows hold a chunk more than their size until the first decode step."""
+    return sum(
+        store.elements_per_token
+        * size
+        * max(0, store.prefill_tokens(tokens, chunk) - store.held_tokens(tokens, 1))
+        for layer in facts.layers
+        for store in layer.stores
+        if store.limit is not None
+    )

@@ -1,0 +1,99 @@
+"""How many experts stay in memory when the others are read from disk as they are needed.
+
+Slots up to half of the experts first (there the hit curve bends), then whole layers, which need no
+read-back of the router's choice. Calibration replaces the hit curve by the model's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from swiftlm_engine.brain.facts import ModelFacts
+
+from .machine import GB, MachineLimits
+
+MIN_SLOTS = 8
+_GROUP = 8  # experts in each of the two banks that prefill reads ahead into
+
+# Share of experts held -> share of LRU hits in decode: the worse and the better of three families
+# that were measured (qwen3_moe, qwen3_5_moe with 512 experts, gemma4).
+_HITS_LOW = ((0.0, 0.0), (0.05, 0.34), (0.12, 0.53), (0.25, 0.75), (0.36, 0.83), (0.5, 0.87),
+             (0.75, 0.93), (1.0, 1.0))  # fmt: skip
+_HITS_HIGH = ((0.0, 0.0), (0.05, 0.41), (0.12, 0.58), (0.25, 0.80), (0.36, 0.89), (0.5, 0.94),
+              (0.75, 0.98), (1.0, 1.0))  # fmt: skip
+# What a warm page cache leaves to the disk: a copy in memory runs several times its speed.
+_PAGE_CACHE_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """The residency of experts: `slots` in each streamed layer, all of them in the others."""
+
+    slots: int
+    num_experts: int
+    resident_layers: int
+    streamed_layers: int
+    record_bytes: int
+    slot_bytes: int
+    bank_bytes: int
+    page_cache_bytes: int
+    hit_low: float
+    hit_high: float
+    miss_bytes_low: float
+    miss_bytes_high: float
+
+
+def least_slots(facts: ModelFacts) -> int:
+    """Fewer would make one token evict its own experts."""
+    weights = facts.weights
+    return min(weights.num_experts, max(MIN_SLOTS, weights.experts_per_token))
+
+
+def page_cache_reserve(facts: ModelFacts, machine: MachineLimits) -> int:
+    """What the operating system keeps to serve repeated reads."""
+    experts = sum(expert.amount.bytes_as() for expert in facts.weights.experts)
+    return min(max(2 * GB, experts // 10), machine.ram_bytes // 4, experts)
+
+
+def place_experts(
+    facts: ModelFacts, room_bytes: int, page_cache_bytes: int, slots: int | None = None
+) -> Streaming:
+    """Spend `room_bytes` on slots and whole layers; at least the least slots, even if over."""
+    weights = facts.weights
+    count = weights.num_experts
+    records = [expert.record_bytes(count) for expert in weights.experts]
+    per_slot = sum(records)
+    wanted = slots or max(least_slots(facts), min(room_bytes // per_slot, -(-count // 2)))
+    wanted = max(least_slots(facts), min(count, wanted))
+    spare, resident = room_bytes - wanted * per_slot, 0
+    for record in records:
+        completing = (count - wanted) * record
+        if spare < completing or wanted == count:
+            break
+        spare -= completing
+        resident += 1
+    streamed = len(records) - resident if wanted < count else 0
+    low, high = _hits(_HITS_LOW, wanted / count), _hits(_HITS_HIGH, wanted / count)
+    read = weights.experts_per_token * sum(records[resident:]) if streamed else 0
+    return Streaming(
+        slots=wanted,
+        num_experts=count,
+        resident_layers=len(records) - streamed,
+        streamed_layers=streamed,
+        record_bytes=max(records),
+        slot_bytes=wanted * per_slot + (count - wanted) * sum(records[:resident]),
+        bank_bytes=2 * min(_GROUP, count) * max(records),
+        page_cache_bytes=page_cache_bytes,
+        hit_low=low,
+        hit_high=high,
+        miss_bytes_low=read * (1 - low),
+        miss_bytes_high=read * (1 - high) * _PAGE_CACHE_SHARE,
+    )
+
+
+def _hits(curve: tuple[tuple[float, float], ...], share: float) -> float:
+    for (x0, y0), (x1, y1) in itertools.pairwise(curve):
+        if share <= x1:
+            return y0 + (y1 - y0) * (share - x0) / (x1 - x0)
+    return 1.0

@@ -1,0 +1,205 @@
+"""The terms of a plan: every kind of byte a loaded model holds, and where the number is from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from swiftlm_engine.brain.facts import ModelFacts
+from swiftlm_engine.brain.facts.layers import LayerKind
+from swiftlm_engine.brain.ledger import EntryKind
+
+from .machine import GB, Covers, Limit, MachineLimits
+from .request import PlanRequest, Settings
+from .scratch import prefill_scratch
+from .streaming import Streaming
+
+# Python, MLX, tokenizer and gRPC of an engine process before any weight; measured on Linux.
+PROCESS_BYTES = 450_000_000
+WRITE_BUFFER_BYTES = 64 * 2**20
+MIN_POOL_BYTES = 128 * 2**20
+MAX_POOL_BYTES = 4 * 2**30
+# Slots are held for life, so freed buffers are only small ones; a large pool would cost slots.
+STREAMING_POOL_BYTES = 2**30
+
+
+class Source(StrEnum):
+    HEADER = "header"
+    FORMULA = "formula"
+    MEASURED = "measured"
+    POLICY = "policy"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Corrections from earlier loads of this model on this machine; None = not measured yet."""
+
+    process_bytes: int | None = None
+    scratch_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One row of the table."""
+
+    kind: EntryKind
+    bytes: int
+    source: Source
+    note: str = ""
+    covers: Covers = Covers.DEVICE
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The terms of one way to run the model, and the largest single buffer among them."""
+
+    terms: tuple[Term, ...]
+    largest_buffer: int
+
+    @property
+    def total(self) -> int:
+        return sum(term.bytes for term in self.terms)
+
+    def counted_by(self, limit: Limit) -> int:
+        """The bytes this limit counts."""
+        if limit.covers is Covers.BUFFER:
+            return self.largest_buffer
+        if limit.covers is Covers.ALL:
+            return self.total
+        own = [term for term in self.terms if term.kind is not EntryKind.PAGE_CACHE]
+        if limit.covers is Covers.OWN:
+            return sum(term.bytes for term in own)
+        return sum(term.bytes for term in own if term.covers is limit.covers)
+
+    def of(self, kind: EntryKind) -> int:
+        return sum(term.bytes for term in self.terms if term.kind is kind)
+
+
+def resident_need(
+    facts: ModelFacts,
+    settings: Settings,
+    request: PlanRequest,
+    machine: MachineLimits,
+    measured: Measured,
+    *,
+    gpu_layers: int | None = None,
+) -> Need:
+    """Everything in memory; with `gpu_layers` the other layers' weights count as host bytes."""
+    cast = facts.cast_itemsize(request.dtype)
+    weights = facts.weights.resident_bytes(cast)
+    rows = [Term(EntryKind.WEIGHTS, weights, Source.HEADER, facts.quantisation.describe())]
+    if gpu_layers is not None and gpu_layers < len(facts.layers):
+        on_cpu = weights * (len(facts.layers) - gpu_layers) // len(facts.layers)
+        rows = [
+            Term(EntryKind.WEIGHTS, weights - on_cpu, Source.HEADER, f"{gpu_layers} layers"),
+            Term(EntryKind.WEIGHTS, on_cpu, Source.HEADER, "layers on the CPU", Covers.HOST),
+        ]
+    rows += _working_terms(facts, settings, request, machine, measured)
+    return Need(tuple(rows), _largest_buffer(facts, settings, request))
+
+
+def streamed_need(
+    facts: ModelFacts,
+    settings: Settings,
+    request: PlanRequest,
+    machine: MachineLimits,
+    measured: Measured,
+    streaming: Streaming,
+) -> Need:
+    """Experts in slots, the rest resident, and room for the page cache beside them."""
+    shared = facts.weights.shared_bytes(facts.cast_itemsize(request.dtype))
+    note = f"{streaming.slots} of {streaming.num_experts} per layer"
+    if streaming.resident_layers:
+        note += f", {streaming.resident_layers} layers whole"
+    rows = [
+        Term(EntryKind.WEIGHTS, shared, Source.HEADER, "without experts"),
+        Term(EntryKind.EXPERTS, streaming.slot_bytes, Source.HEADER, note),
+        Term(EntryKind.EXPERTS, streaming.bank_bytes, Source.HEADER, "read-ahead banks"),
+        Term(EntryKind.PAGE_CACHE, streaming.page_cache_bytes, Source.POLICY,
+             "left to the operating system", Covers.HOST),
+    ]  # fmt: skip
+    rows += _working_terms(facts, settings, request, machine, measured, STREAMING_POOL_BYTES)
+    slots = max(streaming.slots * streaming.record_bytes, facts.weights.largest_tensor_bytes // 8)
+    kv = _largest_buffer(facts, settings, request, weights=False)
+    return Need(tuple(rows), max(slots, kv))
+
+
+def _working_terms(
+    facts: ModelFacts,
+    settings: Settings,
+    request: PlanRequest,
+    machine: MachineLimits,
+    measured: Measured,
+    max_pool: int = MAX_POOL_BYTES,
+) -> list[Term]:
+    per_sequence = facts.kv_bytes(settings.context, 0, settings.kv, request.dtype)
+    scratch, source = _scratch(facts, settings, request, machine, measured)
+    rows = [
+        Term(EntryKind.KV, per_sequence * settings.parallel, Source.FORMULA,
+             f"{settings.parallel} x {settings.context:,} tokens, {_kv_note(facts, settings)}"),
+        Term(EntryKind.SCRATCH, scratch, source, f"prefill of {settings.prefill_chunk:,} tokens"),
+        Term(EntryKind.BUFFER_POOL, buffer_pool_bytes(request, machine, scratch, max_pool),
+             Source.POLICY, "buffers MLX keeps for reuse"),
+    ]  # fmt: skip
+    if request.prefix_cache_bytes:
+        rows.append(Term(EntryKind.PREFIX_CACHE, request.prefix_cache_bytes, Source.POLICY))
+    if request.prefix_disk:
+        rows.append(
+            Term(EntryKind.WRITE_BUFFERS, WRITE_BUFFER_BYTES, Source.POLICY, "SSD tier",
+                 Covers.HOST)
+        )  # fmt: skip
+    process = measured.process_bytes
+    rows.append(
+        Term(EntryKind.PROCESS, process or PROCESS_BYTES,
+             Source.MEASURED if process else Source.POLICY, "Python and MLX", Covers.HOST)
+    )  # fmt: skip
+    return rows
+
+
+def buffer_pool_bytes(
+    request: PlanRequest, machine: MachineLimits, scratch: int, max_pool: int = MAX_POOL_BYTES
+) -> int:
+    """The pool exists to reuse scratch; more than one chunk's scratch in it is memory lost."""
+    if request.buffer_cache_bytes is not None:
+        return request.buffer_cache_bytes
+    ceiling = min(max_pool, max(4 * MIN_POOL_BYTES, machine.ram_bytes // 20))
+    return max(MIN_POOL_BYTES, min(scratch, ceiling))
+
+
+def _scratch(
+    facts: ModelFacts,
+    settings: Settings,
+    request: PlanRequest,
+    machine: MachineLimits,
+    measured: Measured,
+) -> tuple[int, Source]:
+    total = prefill_scratch(facts, settings, machine.accelerator, dtype=request.dtype).total
+    if measured.scratch_ratio is None:
+        return total, Source.FORMULA
+    return int(total * measured.scratch_ratio), Source.MEASURED
+
+
+def _largest_buffer(
+    facts: ModelFacts, settings: Settings, request: PlanRequest, *, weights: bool = True
+) -> int:
+    size = facts.itemsize(request.dtype)
+    arrays = [
+        store.heads * max(store.k_dim, store.v_dim) * store.held_tokens(settings.context) * size
+        for layer in facts.layers
+        for store in layer.stores
+    ]
+    largest = max(arrays, default=0) * settings.parallel
+    return max(largest, facts.weights.largest_tensor_bytes) if weights else largest
+
+
+def _kv_note(facts: ModelFacts, settings: Settings) -> str:
+    if not settings.kv.turbo:
+        kinds = [k for k in facts.layer_kinds if k not in (LayerKind.FULL, LayerKind.NONE)]
+        return "exact" + (f" ({', '.join(kinds)} layers bounded or shared)" if kinds else "")
+    done = facts.compressed_layers(settings.kv)
+    return f"{settings.kv} in {done} of {len(facts.layers)} layers"
+
+
+def whole_gigabytes(size: int) -> str:
+    """For flags: rounded up to a tenth, so that what is printed is enough."""
+    return f"{-(-size * 10 // GB) / 10:.1f}GB"
