@@ -11,6 +11,7 @@ import betterproto2
 
 from swiftlm_proto import messages as m
 from swiftlmctl import client
+from swiftlmctl.errors import CtlError
 
 Writer = Callable[[str], None]
 
@@ -56,7 +57,7 @@ class Conversation:
         async for event in stream:
             _take(event, answer, write)
         if not answer.finish_reason:
-            raise client.CtlError("swiftlmd ended the answer without a closing event")
+            raise CtlError("swiftlmd ended the answer without a closing event")
         self.messages += [asked, _message("assistant", answer.text)]
         return answer
 

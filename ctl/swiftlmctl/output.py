@@ -1,4 +1,4 @@
-"""How verbs speak: tables and progress on a terminal, plain aligned text in a pipe, JSON on request.
+"""How verbs speak: tables on a terminal, plain aligned text in a pipe, JSON on request.
 
 Everything heavy (rich, the messages) is imported by the function that needs it.
 """
@@ -142,7 +142,7 @@ def duration_text(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.1f}s"
     rest = int(seconds)
-    parts = []
+    parts: list[str] = []
     for length, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")):
         if rest >= length or (unit == "s" and not parts):
             parts.append(f"{rest // length}{unit}")

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from swiftlmctl import client, output
+from swiftlmctl.errors import CtlError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -32,7 +33,7 @@ async def follow(
     if last is not None:
         client.check(last.fault)
     if last is None or not last.done:
-        raise client.CtlError(f"{title}: swiftlmd stopped before it was done")
+        raise CtlError(f"{title}: swiftlmd stopped before it was done")
     return last
 
 

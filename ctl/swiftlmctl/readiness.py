@@ -30,11 +30,8 @@ def wait(paths: Paths, manager: ServiceManager, wait_s: float) -> m.DaemonStatus
     deadline = time.monotonic() + wait_s
     look = 0
     while True:
-        try:
+        if client.is_running(paths):
             return client.call(greet, wait_s=0, any_protocol=True)
-        except CtlError as e:
-            if e.code is CtlExit.DENIED:
-                raise
         look += 1
         if look % _LOOK_EVERY == 0:
             _refuse_dead(paths, manager)

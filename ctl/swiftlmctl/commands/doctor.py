@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(mac: Mac = False, json: Json = False) -> None:
-    """Check the installation; exit code 1 when something fails."""
+    """Check the installation; 1 when something fails."""
     from swiftlmctl import examination, mac_checks, output
 
     found = examination.all_checks()

@@ -39,7 +39,7 @@ def logs(
     stderr: Stderr = False,
     json: Json = False,
 ) -> None:
-    """Show the daemon's log; works with the daemon down and follows rotation."""
+    """Show the daemon's log, also when it is down."""
     from swiftlm_proto.paths import locate
     from swiftlmctl import logfiles
     from swiftlmctl.service.job import STDERR_LOG

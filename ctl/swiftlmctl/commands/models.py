@@ -130,7 +130,7 @@ def pull(
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop a running pull.")] = False,
     json: Json = False,
 ) -> None:
-    """Fetch a model: a built-in name, a Hugging Face repository or a local folder."""
+    """Fetch a model: built-in, from the hub, or a folder."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output, progress
 

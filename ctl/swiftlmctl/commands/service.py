@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 
 def start(wait: Wait = _READY_S) -> None:
-    """Start the daemon (and clear the record of a daemon that gave up)."""
+    """Start the daemon, also one that gave up."""
     paths, manager = _here()
     paths.fatal_file.unlink(missing_ok=True)
     manager.start()
@@ -48,7 +48,7 @@ def start(wait: Wait = _READY_S) -> None:
 
 
 def stop() -> None:
-    """Stop the daemon: it finishes what it does, at most 30 s; it starts again at login."""
+    """Stop the daemon after what it is doing (at most 30 s)."""
     from swiftlmctl import output
 
     _, manager = _here()

@@ -12,7 +12,7 @@ def register(app: typer.Typer) -> None:
 
 
 def version(json: Json = False) -> None:
-    """Show the versions of swiftlmctl and of the running daemon."""
+    """Show the versions of this program and of the daemon."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
     from swiftlmctl.errors import CtlError

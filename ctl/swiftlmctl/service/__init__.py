@@ -1,4 +1,4 @@
-"""The service as launchd, systemd or nobody runs it, behind one interface (`base.ServiceManager`)."""
+"""The daemon as launchd, systemd or nobody runs it: `base.ServiceManager`."""
 
 from __future__ import annotations
 

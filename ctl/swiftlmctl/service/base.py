@@ -60,7 +60,7 @@ class ServiceManager(Protocol):
         """launchd, systemd or none."""
 
     def install(self, job: Job) -> list[Path]:
-        """Registers the job, to start at login; does not start it. The files it wrote or changed."""
+        """Registers the job for the next login, unstarted; the files it wrote."""
 
     def uninstall(self) -> list[Path]:
         """Stops and forgets the job; the files it removed."""

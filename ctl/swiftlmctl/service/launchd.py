@@ -49,7 +49,7 @@ class LaunchdAgent:
         self._domain = ""
 
     def install(self, job: Job) -> list[Path]:
-        """A loaded job with another definition is taken out first; `start` brings in the new one."""
+        """Takes out a loaded job with another definition; `start` brings in the new one."""
         self._refuse_root()
         self._make_logs()
         if not write_if_changed(self._plist, encode(job)):
