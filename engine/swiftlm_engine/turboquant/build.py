@@ -1,0 +1,82 @@
+"""Caches for a loaded model: compressed where a layer allows it, mlx-lm's own elsewhere."""
+
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any
+
+import mlx.nn as nn
+from mlx_lm.models.cache import KVCache, make_prompt_cache
+
+from swiftlm_engine.turboquant.backend import Backend, default_backend
+from swiftlm_engine.turboquant.cache import TurboKVCache
+from swiftlm_engine.turboquant.formats import KVFormat
+from swiftlm_engine.turboquant.routing import is_installed
+from swiftlm_engine.turboquant.verdict import (
+    Config,
+    LayerVerdict,
+    Verdict,
+    decide,
+    head_dim,
+)
+
+
+class NotInstalled(RuntimeError):
+    """`install(model)` was not called, or found no attention to route."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """One cache per layer, and the verdict that chose them."""
+
+    caches: list[Any]
+    verdict: Verdict
+
+
+def model_config(model: nn.Module) -> Config:
+    """The config a loaded mlx-lm model was built from."""
+    args = model.args
+    return asdict(args) if is_dataclass(args) and not isinstance(args, type) else dict(vars(args))
+
+
+def model_verdict(model: nn.Module, mode: str) -> Verdict:
+    """`decide`, corrected by the cache classes the model really makes."""
+    wanted = decide(model_config(model), mode)
+    caches = make_prompt_cache(model)
+    if len(caches) != len(wanted.layers):
+        why = f"{len(caches)} caches for {len(wanted.layers)} layers"
+        return Verdict(tuple(LayerVerdict(i, None, why) for i in range(len(caches))))
+    return Verdict(tuple(map(_checked, wanted.layers, caches)))
+
+
+def make_caches(
+    model: nn.Module, mode: str, verdict: Verdict | None = None, backend: Backend | None = None
+) -> Caches:
+    """Fresh caches for one sequence; a `verdict` (the self-test's, say) overrules `mode`."""
+    verdict = model_verdict(model, mode) if verdict is None else verdict
+    own = make_prompt_cache(model)
+    if not verdict.num_compressed_layers:
+        return Caches(own, verdict)
+    if not is_installed(model):
+        raise NotInstalled("call turboquant.install(model) before making its caches")
+    backend = default_backend() if backend is None else backend
+    dim = head_dim(model_config(model))
+    caches = [
+        cache if layer.format is None else TurboKVCache(layer.format, dim, backend)
+        for layer, cache in zip(verdict.layers, own, strict=True)
+    ]
+    return Caches(caches, verdict)
+
+
+def _checked(layer: LayerVerdict, cache: Any) -> LayerVerdict:
+    if layer.format is None or type(cache) is KVCache:
+        return layer
+    return LayerVerdict(layer.index, None, f"the model keeps a {type(cache).__name__} there")
+
+
+def only(verdict: Verdict, index: int, format: KVFormat) -> Verdict:
+    """A verdict that compresses one layer alone, for measuring it."""
+    return Verdict(
+        tuple(
+            LayerVerdict(layer.index, format if layer.index == index else None, layer.reason)
+            for layer in verdict.layers
+        )
+    )

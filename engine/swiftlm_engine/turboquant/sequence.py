@@ -1,0 +1,201 @@
+"""The compressed KV of one sequence in one layer: exact zones, page pool, segment statistics.
+
+Order of tokens: the first `SINK_TOKENS` exact ones, then the pages, then the other exact ones.
+Arrays are only ever replaced or written through handles this object owns, so a fork costs nothing
+until one side writes (MLX then copies the buffer). Nothing beyond the counts is ever read. Results
+are lazy.
+"""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from swiftlm_engine.turboquant.codec import Codec, Pages, sanitise
+from swiftlm_engine.turboquant.encoder import encode_pages
+from swiftlm_engine.turboquant.formats import (
+    PAGE_TOKENS,
+    RECENT_TOKENS,
+    SEGMENT_PAGES,
+    SINK_TOKENS,
+    num_pages,
+)
+from swiftlm_engine.turboquant.stats import (
+    equaliser,
+    means_of_tokens,
+    opens_segments,
+    segment_means,
+)
+
+# What decoding can hold before it flushes, with room for a few speculated tokens.
+EXACT_CAPACITY = SINK_TOKENS + RECENT_TOKENS + PAGE_TOKENS + 12
+
+
+@dataclass(slots=True)
+class SequenceKV:
+    """Mutable storage; `TurboKVCache` is its face towards mlx-lm."""
+
+    codec: Codec
+    num_exact: int = 0
+    num_pages: int = 0
+    exact_keys: mx.array | None = None  # (H, capacity, d) in the model's dtype
+    exact_values: mx.array | None = None
+    pages: Pages | None = None  # capacity may exceed num_pages
+    means: mx.array | None = None  # (H, S, d) fp16
+    equaliser: mx.array | None = None  # (H, d) fp16
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_exact + self.num_pages * PAGE_TOKENS
+
+    @property
+    def num_segments(self) -> int:
+        return -(-self.num_pages // SEGMENT_PAGES)
+
+    def arrays(self) -> list[mx.array | None]:
+        pages = (None,) * 4 if self.pages is None else self.pages.arrays()
+        return [self.exact_keys, self.exact_values, *pages, self.means, self.equaliser]
+
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in self.arrays() if a is not None)
+
+    def fork(self) -> "SequenceKV":
+        """A copy that shares every buffer until one side writes."""
+        twin = SequenceKV(self.codec, self.num_exact, self.num_pages)
+        twin.adopt([None if a is None else mx.array(a) for a in self.arrays()])
+        return twin
+
+    def adopt(self, arrays: list[mx.array | None]) -> None:
+        """Take over the arrays of `arrays()`, in that order."""
+        self.exact_keys, self.exact_values, *pages, self.means, self.equaliser = arrays
+        self.pages = None if pages[0] is None else Pages(*pages)
+
+    def append(self, keys: mx.array, values: mx.array) -> None:
+        """Add (H, T, d) tokens to the exact zone; `flush` compresses later."""
+        start, stop = self.num_exact, self.num_exact + keys.shape[1]
+        if self.exact_keys is None or stop > self.exact_keys.shape[1]:
+            self.exact_keys = _grown(self.exact_keys, start, keys)
+            self.exact_values = _grown(self.exact_values, start, values)
+        else:
+            self.exact_keys[:, start:stop] = keys
+            self.exact_values[:, start:stop] = values
+        self.num_exact = stop
+
+    def flush(self, queries: mx.array) -> None:
+        """Compress all but the newest tokens; `queries` (Hq, T, d) teach the first equaliser."""
+        count = num_pages(self.num_tokens) - self.num_pages
+        if count <= 0:
+            return
+        stop = SINK_TOKENS + count * PAGE_TOKENS
+        keys, values = self.exact_keys[:, SINK_TOKENS:stop], self.exact_values[:, SINK_TOKENS:stop]
+        self._learn(keys, queries, count)
+        means = means_of_tokens(self.means, self.num_pages, count)
+        self._store(encode_pages(self.codec, keys, values, means, self.equaliser), count)
+        self.exact_keys = _without(self.exact_keys, stop, self.num_exact)
+        self.exact_values = _without(self.exact_values, stop, self.num_exact)
+        self.num_exact -= count * PAGE_TOKENS
+
+    def trim(self, count: int) -> int:
+        """Forget the newest `count` tokens; returns how many that were."""
+        count = min(count, self.num_tokens)
+        newest = self.num_exact - SINK_TOKENS if self.num_pages else self.num_exact
+        if count <= newest:
+            self.num_exact -= count
+        elif count >= newest + self.num_pages * PAGE_TOKENS:
+            self.num_exact = self.num_tokens - count
+            self._keep_pages(0)
+        else:
+            self._reopen(self.num_pages * PAGE_TOKENS - (count - newest))
+        return count
+
+    def expand(self, start: int = 0, stop: int | None = None) -> tuple[mx.array, mx.array]:
+        """Pages start..stop as ordinary (H, tokens, d) float32 keys and values."""
+        stop = self.num_pages if stop is None else stop
+        pages = self.page_range(start, stop)
+        scale = self.equaliser.astype(mx.float32)[:, None]
+        keys = self.codec.rotation.inverse(self.codec.decode_keys(pages)) * scale
+        keys = keys + means_of_tokens(self.means, start, stop - start)
+        return keys, self.codec.rotation.inverse(self.codec.decode_values(pages))
+
+    def page_range(self, start: int, stop: int) -> Pages:
+        return Pages(*(a[:, start:stop] for a in self.pages.arrays()))
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """Everything, expanded, as (H, N, d) in the model's dtype."""
+        keys = self.exact_keys[:, : self.num_exact]
+        values = self.exact_values[:, : self.num_exact]
+        if self.num_pages == 0:
+            return keys, values
+        old_keys, old_values = self.expand()
+        return _between(keys, old_keys), _between(values, old_values)
+
+    def _learn(self, keys: mx.array, queries: mx.array, count: int) -> None:
+        if opens_segments(count, self.num_pages):
+            opened = segment_means(keys, self.num_pages)
+            known = [] if self.means is None else [self.means]
+            self.means = mx.concatenate([*known, opened], axis=1)
+        if self.equaliser is None:
+            centred = sanitise(keys) - means_of_tokens(self.means, self.num_pages, count)
+            self.equaliser = equaliser(centred, queries)
+
+    def _store(self, fresh: Pages, count: int) -> None:
+        start, stop = self.num_pages, self.num_pages + count
+        if self.pages is None or stop > self.pages.key_words.shape[1]:
+            # At most a segment or 3 % of slack, and still few copies.
+            capacity = stop + max(min(SEGMENT_PAGES, start), start // 32)
+            held = (None,) * 4 if self.pages is None else self.pages.arrays()
+            self.pages = Pages(
+                *(
+                    _page_grown(old, start, new, capacity)
+                    for old, new in zip(held, fresh.arrays(), strict=True)
+                )
+            )
+        else:
+            for held, new in zip(self.pages.arrays(), fresh.arrays(), strict=True):
+                held[:, start:stop] = new
+        self.num_pages = stop
+
+    def _reopen(self, kept: int) -> None:
+        """Keep `kept` page tokens; those of the broken page go back to the exact zone."""
+        whole, loose = divmod(kept, PAGE_TOKENS)
+        keys, values = self.exact_keys[:, :SINK_TOKENS], self.exact_values[:, :SINK_TOKENS]
+        if loose:
+            old_keys, old_values = self.expand(whole, whole + 1)
+            keys = mx.concatenate([keys, old_keys[:, :loose].astype(keys.dtype)], 1)
+            values = mx.concatenate([values, old_values[:, :loose].astype(values.dtype)], 1)
+        self.num_exact = SINK_TOKENS + loose
+        self.exact_keys, self.exact_values = _grown(None, 0, keys), _grown(None, 0, values)
+        self._keep_pages(whole)
+
+    def _keep_pages(self, count: int) -> None:
+        self.num_pages = count
+        if count == 0:
+            self.pages = self.means = self.equaliser = None
+        else:
+            self.means = self.means[:, : self.num_segments]
+
+
+def _grown(held: mx.array | None, used: int, new: mx.array) -> mx.array:
+    parts = [new] if held is None or used == 0 else [held[:, :used], new]
+    heads, tokens, dim = new.shape
+    spare = EXACT_CAPACITY - used - tokens
+    if spare > 0:
+        parts.append(mx.zeros((heads, spare, dim), new.dtype))
+    return mx.concatenate(parts, axis=1) if len(parts) > 1 else new
+
+
+def _without(held: mx.array, stop: int, used: int) -> mx.array:
+    """The exact zone without the tokens between the sinks and `stop`."""
+    return _grown(held[:, :SINK_TOKENS], SINK_TOKENS, held[:, stop:used])
+
+
+def _page_grown(held: mx.array | None, used: int, new: mx.array, capacity: int) -> mx.array:
+    parts = [new] if held is None else [held[:, :used], new]
+    spare = capacity - used - new.shape[1]
+    if spare:
+        parts.append(mx.zeros((new.shape[0], spare, *new.shape[2:]), new.dtype))
+    return mx.concatenate(parts, axis=1) if len(parts) > 1 else new
+
+
+def _between(exact: mx.array, pages: mx.array) -> mx.array:
+    parts = [exact[:, :SINK_TOKENS], pages.astype(exact.dtype), exact[:, SINK_TOKENS:]]
+    return mx.concatenate(parts, axis=1)
