@@ -1,0 +1,188 @@
+"""The Admin service of admin.proto: each call is handed to the part that answers it.
+
+Faults of an operation travel inside its reply or its last event; only a broken call is a gRPC
+error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+
+from swiftlm_proto import messages as m
+from swiftlmd.config.live import Entry, LiveConfiguration
+from swiftlmd.config.load import ConfigError
+from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.options import options_over
+from swiftlmd.service import Service
+from swiftlmd.store import ModelStore
+
+log = logging.getLogger(__name__)
+
+_STAGES = {
+    m.LoadEventStage.READING: "reading",
+    m.LoadEventStage.WEIGHTS: "weights",
+    m.LoadEventStage.WARMUP: "warm-up",
+    m.LoadEventStage.CHECKING: "checking",
+    m.LoadEventStage.READY: "ready",
+    m.LoadEventStage.FAILED: "failed",
+}
+
+
+class AdminService(m.AdminBase):
+    """Thin on purpose."""
+
+    def __init__(
+        self,
+        *,
+        service: Service,
+        store: ModelStore,
+        configuration: LiveConfiguration,
+        shut_down: Callable[[float | None], None],
+        reloaded: Callable[[], None],
+    ) -> None:
+        self._service = service
+        self._store = store
+        self._configuration = configuration
+        self._shut_down = shut_down
+        self._reloaded = reloaded
+
+    async def status(self, message: m.StatusRequest) -> m.DaemonStatus:
+        return await self._service.status()
+
+    async def watch_status(self, message: m.WatchStatusRequest) -> AsyncIterator[m.DaemonStatus]:
+        while True:
+            yield await self._service.status()
+            await asyncio.sleep(max(0.1, message.interval_s or 1.0))
+
+    async def load(self, message: m.LoadModelRequest) -> AsyncIterator[m.OperationEvent]:
+        try:
+            name = await self._service.named(message.model)
+            settings = options_over(self._configuration.settings.for_model(name), message.options)
+            async for event in self._service.residency.load(
+                name, settings, pin=message.pin, force=message.force
+            ):
+                yield m.OperationEvent(
+                    stage=_STAGES.get(event.stage, ""),
+                    fraction=event.fraction,
+                    detail=event.detail,
+                )
+            model = await self._model(name)
+            yield m.OperationEvent(stage="ready", fraction=1.0, done=True, model=model)
+        except ServiceError as error:
+            yield m.OperationEvent(fault=error.to_fault())
+
+    async def unload(self, message: m.UnloadModelRequest) -> m.UnloadModelReply:
+        try:
+            name = await self._service.named(message.model)
+            done = await self._service.residency.unload(name, force=message.force)
+        except ServiceError as error:
+            return m.UnloadModelReply(fault=error.to_fault())
+        return m.UnloadModelReply(
+            was_loaded=done.was_loaded, freed_bytes=done.freed_bytes, pid=done.pid
+        )
+
+    async def list_models(self, message: m.ListModelsRequest) -> m.ListModelsReply:
+        return m.ListModelsReply(models=await self._service.list_models())
+
+    async def pull(self, message: m.PullRequest) -> AsyncIterator[m.OperationEvent]:
+        if message.cancel:
+            found = await self._store.cancel(message.model)
+            yield m.OperationEvent(done=True, detail="" if found else "no such pull is under way")
+            return
+        try:
+            steps = self._store.pull(message.model, message.revision, message.include)
+            async with aclosing(steps) as reports:
+                async for report in reports:
+                    fraction = report.done_bytes / report.total_bytes if report.total_bytes else 0.0
+                    yield m.OperationEvent(
+                        stage=report.stage.value,
+                        fraction=fraction,
+                        detail=report.detail,
+                        done_bytes=report.done_bytes,
+                        total_bytes=report.total_bytes,
+                        bytes_per_s=report.bytes_per_s,
+                        eta_s=report.eta_s,
+                    )
+            model = await self._model(message.model)
+            yield m.OperationEvent(stage="done", fraction=1.0, done=True, model=model)
+        except ServiceError as error:
+            yield m.OperationEvent(fault=error.to_fault())
+
+    async def remove_model(self, message: m.RemoveModelRequest) -> m.RemoveModelReply:
+        try:
+            if not message.dry_run:
+                await self._service.residency.unload(message.model)
+            removed = await self._store.remove(message.model, dry_run=message.dry_run)
+        except ServiceError as error:
+            return m.RemoveModelReply(fault=error.to_fault())
+        await self._service.list_models()  # names resolve by what is here now
+        return m.RemoveModelReply(
+            freed_bytes=removed.freed_bytes, paths=[str(path) for path in removed.paths]
+        )
+
+    async def get_config(self, message: m.GetConfigRequest) -> m.ConfigReply:
+        entries = self._configuration.entries(message.key)
+        if message.key and not entries:
+            return self._bad_config(f"unknown option '{message.key}'")
+        return m.ConfigReply(
+            entries=[_entry(entry) for entry in entries], path=str(self._configuration.path)
+        )
+
+    async def set_config(self, message: m.SetConfigRequest) -> m.ConfigReply:
+        try:
+            if message.unset:
+                await asyncio.to_thread(self._configuration.unset, message.key)
+            else:
+                await asyncio.to_thread(self._configuration.set, message.key, message.value)
+        except ConfigError as error:
+            return self._bad_config(str(error))
+        self._reloaded()
+        return await self.get_config(m.GetConfigRequest(key=message.key))
+
+    async def shutdown(self, message: m.ShutdownRequest) -> m.ShutdownReply:
+        in_flight = len(self._service.requests)
+        self._shut_down(0.0 if message.now else message.deadline_s or None)
+        status = await self._service.status()
+        return m.ShutdownReply(in_flight=in_flight, pid=status.pid)
+
+    async def generate(self, message: m.AdminGenerateRequest) -> AsyncIterator[m.SequenceEvent]:
+        request = message.request or m.GenerateRequest()
+        try:
+            events = self._service.generate(
+                message.model, request, route="admin", client="swiftlmctl"
+            )
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+        except ServiceError as error:
+            finished = m.Finished(reason=m.FinishedReason.ERROR, fault=error.to_fault())
+            yield m.SequenceEvent(request_id=request.request_id, finished=finished)
+
+    async def requests(self, message: m.RequestsRequest) -> m.RequestsReply:
+        return m.RequestsReply(requests=self._service.requests.listed())
+
+    async def cancel(self, message: m.CancelRequest) -> m.CancelReply:
+        return m.CancelReply(found=self._service.requests.cancel(message.request_id))
+
+    def _bad_config(self, message: str) -> m.ConfigReply:
+        fault = m.Fault(kind=Kind.INVALID, message=message)
+        return m.ConfigReply(fault=fault, path=str(self._configuration.path))
+
+    async def _model(self, name: str) -> m.ModelStatus | None:
+        models = await self._service.list_models()
+        return next((model for model in models if model.model == name), None)
+
+
+def _entry(entry: Entry) -> m.ConfigEntry:
+    return m.ConfigEntry(
+        key=entry.key,
+        value=entry.value,
+        origin=entry.origin,
+        description=entry.help,
+        needs_restart=entry.needs_restart,
+        type=entry.form,
+        default_value=entry.default,
+    )

@@ -1,0 +1,95 @@
+"""The configuration of a running daemon: read once, replaced whole on a reload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from swiftlmd.config.edit import set_value, unset_value
+from swiftlmd.config.load import Configuration, load
+from swiftlmd.config.settings import OPTIONS, Settings
+from swiftlmd.config.values import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a reload changed: keys that hold at once, and keys that wait for a restart."""
+
+    now: tuple[str, ...]
+    after_restart: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One option as `config show` prints it."""
+
+    key: str
+    value: str
+    origin: str
+    help: str
+    needs_restart: bool
+    form: str
+    default: str
+
+
+class LiveConfiguration:
+    """Holds the current Settings. A configuration that cannot be read changes nothing."""
+
+    def __init__(
+        self, configuration: Configuration, environ: Mapping[str, str], flags: Mapping[str, str]
+    ) -> None:
+        self._configuration = configuration
+        self._environ = environ
+        self._flags = flags
+
+    @property
+    def settings(self) -> Settings:
+        return self._configuration.settings
+
+    @property
+    def path(self) -> Path:
+        return self._configuration.path
+
+    def reload(self) -> Changes:
+        """Reads the file again; raises ConfigError and keeps what is."""
+        return self._take(load(self.path, self._environ, self._flags))
+
+    def set(self, key: str, text: str) -> Changes:
+        """Writes one option into the file and takes it over; raises ConfigError."""
+        set_value(self.path, key, text, self._environ)
+        return self.reload()
+
+    def unset(self, key: str) -> Changes:
+        """Removes one option from the file; raises ConfigError."""
+        unset_value(self.path, key, self._environ)
+        return self.reload()
+
+    def entries(self, prefix: str = "") -> list[Entry]:
+        """Every option, or those whose key or table is `prefix`."""
+        settings, origins = self.settings, self._configuration.origins
+        return [
+            Entry(
+                key=key,
+                value=shown(option, getattr(settings, option.name)),
+                origin=origins[key],
+                help=option.help,
+                needs_restart=option.needs_restart,
+                form=option.form.value,
+                default=shown(option, option.default),
+            )
+            for key, option in OPTIONS.items()
+            if not prefix or key == prefix or key.startswith(prefix + ".")
+        ]
+
+    def _take(self, new: Configuration) -> Changes:
+        old, self._configuration = self._configuration.settings, new
+        changed = [
+            option
+            for option in OPTIONS.values()
+            if getattr(old, option.name) != getattr(new.settings, option.name)
+        ]
+        return Changes(
+            tuple(option.key for option in changed if not option.needs_restart),
+            tuple(option.key for option in changed if option.needs_restart),
+        )

@@ -1,0 +1,1 @@
+"""Engine processes: their environment, their life, and the requests that run in them."""

@@ -1,0 +1,192 @@
+"""The daemon's end of one engine's socket: one Run stream, shared by all requests.
+
+Each request owns a queue; the stream's messages are dealt out to them. Promise: every request
+that was accepted sees exactly one `finished` event per choice, also when the engine is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import grpclib
+from grpclib.client import Channel, Stream
+from grpclib.config import Configuration
+from grpclib.const import Cardinality
+from grpclib.exceptions import StreamTerminatedError
+
+from swiftlm_proto import messages as m
+from swiftlmd.faults import Kind, ServiceError
+
+T = TypeVar("T")
+
+# A local socket: windows as large as HTTP/2 allows cost nothing and never stall a stream.
+_WINDOW = 2**30
+_GONE = "the engine is gone"
+_BROKEN = (StreamTerminatedError, grpclib.GRPCError, OSError)
+_RunStream = Stream[m.GenerateRequest, m.StepEvents]
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One request under way and the choices of it that the engine has not finished."""
+
+    request_id: str
+    open_choices: set[int]
+    events: asyncio.Queue[m.SequenceEvent] = field(default_factory=asyncio.Queue)
+
+    def take(self, event: m.SequenceEvent) -> None:
+        """Queues `event`, unless its choice has ended already."""
+        if event.index in self.open_choices:
+            if event.finished is not None:
+                self.open_choices.discard(event.index)
+            self.events.put_nowait(event)
+
+
+class EngineClient:
+    """Requests to one engine. `pump` must run while it is used; `close` ends everything."""
+
+    def __init__(self, socket_path: Path) -> None:
+        config = Configuration(
+            http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW
+        )
+        self._channel = Channel(path=str(socket_path), config=config)
+        self._engine = m.EngineStub(self._channel)
+        self.busy = asyncio.Event()  # set while a request is under way
+        self._flights: dict[str, _Flight] = {}
+        self._outbox: asyncio.Queue[m.GenerateRequest] = asyncio.Queue()
+        self._aborts: asyncio.Queue[str] = asyncio.Queue()
+        self._end: m.Fault | None = None  # set once nothing more is accepted
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._flights)
+
+    async def load(self, request: m.LoadRequest) -> AsyncIterator[m.LoadEvent]:
+        """The load's progress; raises ServiceError when the engine breaks off."""
+        try:
+            async for event in self._engine.load(request):
+                yield event
+        except _BROKEN as error:
+            raise ServiceError(Kind.INTERNAL, f"{_GONE}: {error}") from error
+
+    async def generate(self, request: m.GenerateRequest) -> AsyncGenerator[m.SequenceEvent, None]:
+        """The request's events; closing the iterator early aborts the request."""
+        flight = self._open(request)
+        unfinished = len(flight.open_choices)
+        try:
+            while unfinished:
+                event = await flight.events.get()
+                unfinished -= event.finished is not None
+                yield event
+        finally:
+            del self._flights[flight.request_id]
+            if not self._flights:
+                self.busy.clear()
+            if flight.open_choices and self._end is None:
+                self._aborts.put_nowait(flight.request_id)
+
+    def abort(self, request_id: str) -> bool:
+        """Asks the engine to end a request; its `finished` event still comes."""
+        if request_id not in self._flights:
+            return False
+        self._aborts.put_nowait(request_id)
+        return True
+
+    async def stats(self, timeout_s: float) -> m.EngineStats:
+        return await self._call(self._engine.stats(m.StatsRequest(), timeout=timeout_s))
+
+    async def tokenize(self, request: m.TokenizeRequest) -> m.TokenizeReply:
+        return await self._call(self._engine.tokenize(request))
+
+    async def detokenize(self, request: m.DetokenizeRequest) -> m.DetokenizeReply:
+        return await self._call(self._engine.detokenize(request))
+
+    async def embed(self, request: m.EmbedRequest) -> m.EmbedReply:
+        return await self._call(self._engine.embed(request))
+
+    async def cache(self, request: m.CacheRequest) -> m.CacheReply:
+        return await self._call(self._engine.cache(request))
+
+    async def shutdown(self, deadline_s: float) -> None:
+        """Asks the engine to end; raises ServiceError if it cannot be asked."""
+        message = m.EngineShutdownRequest(deadline_s=deadline_s)
+        await self._call(self._engine.shutdown(message, timeout=min(5.0, deadline_s)))
+
+    async def pump(self) -> None:
+        """Carries requests, events and aborts until the stream ends; raises ServiceError then."""
+        try:
+            async with (
+                self._channel.request(
+                    "/swiftlm.v1.Engine/Run",
+                    Cardinality.STREAM_STREAM,
+                    m.GenerateRequest,
+                    m.StepEvents,
+                ) as stream,
+                asyncio.TaskGroup() as tasks,
+            ):
+                await stream.send_request()
+                tasks.create_task(self._send_requests(stream))
+                tasks.create_task(self._send_aborts())
+                async for step in stream:
+                    self._deal(step)
+                raise ServiceError(Kind.INTERNAL, "the engine closed its stream")
+        except* _BROKEN as group:
+            raise ServiceError(Kind.INTERNAL, f"{_GONE}: {group.exceptions[0]}") from group
+
+    def close(self, fault: m.Fault) -> None:
+        """Ends every request with `fault`; later ones are refused with it. Safe to call twice."""
+        self._end = self._end or fault
+        for flight in self._flights.values():
+            for index in sorted(flight.open_choices):
+                finished = m.Finished(reason=m.FinishedReason.ERROR, fault=fault)
+                flight.take(
+                    m.SequenceEvent(request_id=flight.request_id, index=index, finished=finished)
+                )
+        self._channel.close()
+
+    def _open(self, request: m.GenerateRequest) -> _Flight:
+        if self._end is not None:
+            raise ServiceError(self._end.kind, self._end.message)
+        if request.request_id in self._flights:
+            message = f"request id '{request.request_id}' is already in use"
+            raise ServiceError(Kind.INVALID, message, param="request_id")
+        flight = _Flight(request.request_id, set(range(max(1, request.n))))
+        self._flights[request.request_id] = flight
+        self.busy.set()
+        self._outbox.put_nowait(request)
+        return flight
+
+    def _deal(self, step: m.StepEvents) -> None:
+        columns = zip(step.text_request_ids, step.text_indexes, step.texts, strict=True)
+        for request_id, index, text in columns:
+            if flight := self._flights.get(request_id):
+                delta = m.Delta(content=text)
+                flight.take(m.SequenceEvent(request_id=request_id, index=index, delta=delta))
+        for event in step.events:
+            if flight := self._flights.get(event.request_id):
+                flight.take(event)
+
+    async def _send_requests(self, stream: _RunStream) -> None:
+        while True:
+            await stream.send_message(await self._outbox.get())
+
+    async def _send_aborts(self) -> None:
+        while True:
+            request_id = await self._aborts.get()
+            await self._engine.abort(m.AbortRequest(request_id=request_id))
+
+    async def _call(self, reply: Awaitable[T]) -> T:
+        if self._end is not None:
+            if asyncio.iscoroutine(reply):
+                reply.close()
+            raise ServiceError(self._end.kind, self._end.message)
+        try:
+            return await reply
+        except TimeoutError as error:
+            raise ServiceError(Kind.DEADLINE, "the engine did not answer in time") from error
+        except _BROKEN as error:
+            raise ServiceError(Kind.INTERNAL, f"{_GONE}: {error}") from error

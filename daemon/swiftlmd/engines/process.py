@@ -1,0 +1,221 @@
+"""One engine process: start it, know when it listens, stop it for certain, read its end.
+
+The process stays in the daemon's process group, so launchd and systemd see it as part of the
+job, and it leaves by itself when its parent is gone. Its output goes to a log file of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from swiftlm_proto.exit_codes import EngineExit
+from swiftlmd.faults import Kind, ServiceError
+
+log = logging.getLogger(__name__)
+
+_LOG_KEPT_BYTES = 256 * 1024
+_LOG_MAX_BYTES = 5 * 2**20
+_POLL_S = 0.02
+
+_MEANINGS = {
+    EngineExit.DONE: "it ended",
+    EngineExit.LOOP_DIED: "its step loop failed",
+    EngineExit.NO_DEVICE: "it found no device to compute on",
+    EngineExit.GPU_FAULT: "the GPU reported a fault",
+    EngineExit.MODEL_BROKEN: "the model's files are broken",
+    EngineExit.STOP_TIMED_OUT: "it could not stop in time",
+    EngineExit.PARENT_GONE: "it lost the daemon",
+}
+
+# What MLX or Metal prints before it aborts the process, and what the operator can do.
+_HINTS = {
+    "ImpactingInteractivity": "the display's watchdog stopped a long GPU command: "
+    "lower engine.prefill_chunk",
+    "Insufficient Memory": "the GPU ran out of memory: lower engine.context or engine.parallel",
+    "Command buffer execution failed": "a GPU command failed; if it happens again, restart the "
+    "machine",
+    "out of memory": "memory ran out: lower engine.context or engine.parallel",
+    "MemoryError": "memory ran out: lower engine.context or engine.parallel",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """How an engine process ended: `code` as the system gave it (negative = signal)."""
+
+    pid: int
+    code: int
+    meaning: str
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.meaning}; {self.hint}" if self.hint else self.meaning
+
+
+class EngineProcess:
+    """A started child; `wait` or `stop` reaps it. Made by `spawn`."""
+
+    def __init__(self, child: asyncio.subprocess.Process, socket_path: Path, log: Path) -> None:
+        self._child = child
+        self._log = log
+        self.socket_path = socket_path
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._child.returncode is None
+
+    async def wait_listening(self, timeout_s: float) -> None:
+        """Returns when the engine accepts connections; raises ServiceError when it will not."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not _accepts(self.socket_path):
+                    if not self.alive:
+                        raise ServiceError(Kind.INTERNAL, f"the engine did not start: {self.end()}")
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            message = f"the engine did not answer within {timeout_s:g} s; its log: {self._log}"
+            raise ServiceError(Kind.INTERNAL, message) from None
+
+    async def wait(self) -> ProcessEnd:
+        """Until the process is gone and reaped."""
+        await self._child.wait()
+        return self.end()
+
+    async def stop(self, deadline_s: float) -> ProcessEnd:
+        """Gone when this returns: time to leave by itself, then SIGTERM, then SIGKILL."""
+        for action, patience_s in (
+            (None, deadline_s),
+            (signal.SIGTERM, min(5.0, deadline_s)),
+            (signal.SIGKILL, 30.0),
+        ):
+            if action is not None:
+                log.warning("engine does not leave, sending %s pid=%d", action.name, self.pid)
+                self.signal(action)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    return await self.wait()
+        message = f"engine process {self.pid} survives SIGKILL; only a restart of the machine helps"
+        raise ServiceError(Kind.INTERNAL, message)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._child.send_signal(number)
+
+    def end(self) -> ProcessEnd:
+        """How it ended; only after it did."""
+        code = self._child.returncode
+        assert code is not None, "the engine process still runs"
+        self.socket_path.unlink(missing_ok=True)
+        tail = _tail(self._log) if code else ""
+        hint = next((hint for mark, hint in _HINTS.items() if mark in tail), "")
+        if not hint and code and tail.strip():
+            hint = f"last line of its log: {tail.strip().splitlines()[-1][:300]}"
+        return ProcessEnd(self.pid, code, _meaning(code), hint)
+
+
+async def spawn(
+    command: list[str], socket_path: Path, environment: Mapping[str, str], log_path: Path
+) -> EngineProcess:
+    """Starts `command --socket PATH --parent PID`; raises ServiceError if that is impossible."""
+    argv = [*command, "--socket", str(socket_path), "--parent", str(os.getpid())]
+    try:
+        with _prepared(socket_path, log_path) as output:
+            child = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=dict(environment),
+            )
+    except OSError as error:
+        message = f"the engine could not be started: {error.strerror or error}"
+        raise ServiceError(Kind.INTERNAL, message) from error
+    return EngineProcess(child, socket_path, log_path)
+
+
+def engine_command() -> list[str]:
+    """How this installation starts an engine: our own interpreter, isolated where we are."""
+    isolated = ["-I"] if sys.flags.isolated else []
+    return [sys.executable, *isolated, "-X", "utf8", "-m", "swiftlm_engine"]
+
+
+def remove_stale_sockets(folder: Path) -> None:
+    """Unlinks engine sockets that dead daemons left; only for the holder of the instance lock."""
+    for path in folder.glob("engine-*.sock"):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def shorten(path: Path, max_bytes: int) -> None:
+    """Cuts a log that another process appends to down to its end, in the same file."""
+    with contextlib.suppress(FileNotFoundError), open(path, "r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size <= max_bytes:
+            return
+        file.seek(size - _LOG_KEPT_BYTES)
+        kept = file.read()
+        file.seek(0)
+        file.write(kept[kept.find(b"\n") + 1 :])
+        file.truncate()
+
+
+def _prepared(socket_path: Path, log_path: Path) -> BinaryIO:
+    """The log, open for appending; the socket's place is free."""
+    for folder in (socket_path.parent, log_path.parent):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    socket_path.unlink(missing_ok=True)
+    shorten(log_path, _LOG_MAX_BYTES)
+    return open(log_path, "ab", opener=_private)
+
+
+def _accepts(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def _meaning(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "it was killed (SIGKILL), perhaps by the system for lack of memory"
+    if code < 0:
+        try:
+            return f"it was ended by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"it was ended by signal {-code}"
+    if code in list(EngineExit):
+        return _MEANINGS[EngineExit(code)]
+    return f"it ended with exit code {code}"
+
+
+def _tail(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,60 @@
+"""Which model a client's name means: exact, alias, pattern, or the default rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+
+from swiftlmd.config.settings import Settings
+
+DEFAULT = "default"
+
+
+class ModelNames:
+    """Resolves names by the current settings. `known` is what lies on disk, as last listed."""
+
+    def __init__(
+        self, settings: Callable[[], Settings], latest_used: Callable[[], str | None]
+    ) -> None:
+        self._settings = settings
+        self._latest_used = latest_used
+        self._known: frozenset[str] = frozenset()
+
+    def learn(self, names: Iterable[str]) -> None:
+        self._known = frozenset(names)
+
+    def knows(self, name: str) -> bool:
+        return name in self._known
+
+    def resolve(self, name: str) -> str:
+        """Never fails: a name that means nothing is returned as it is, for the error to show."""
+        name = name.strip()
+        settings = self._settings()
+        if name in ("", DEFAULT):
+            return self.default()
+        if name in self._known:
+            return name
+        target = self._alias(name)
+        if target is not None:
+            return self.default() if target == DEFAULT else target
+        return self.default() if settings.models_unknown == "default" else name
+
+    def default(self) -> str:
+        """The configured default; where that is not here, the model that was used last."""
+        configured = self._settings().models_default
+        target = self._alias(configured)
+        if target not in (None, DEFAULT):
+            configured = str(target)
+        if configured in self._known:
+            return configured
+        return self._latest_used() or configured
+
+    def _alias(self, name: str) -> str | None:
+        aliases = self._settings().models_aliases
+        if name in aliases:
+            return aliases[name]
+        # The longest pattern says most.
+        for pattern in sorted(aliases, key=len, reverse=True):
+            if fnmatchcase(name, pattern):
+                return aliases[pattern]
+        return None

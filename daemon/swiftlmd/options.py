@@ -1,0 +1,52 @@
+"""The options of one load (`swiftlmctl load --ctx ...`) laid over the configured settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from swiftlm_proto import messages as m
+from swiftlmd.config.settings import OPTIONS, Settings
+from swiftlmd.config.values import BadValue, checked
+from swiftlmd.faults import Kind, ServiceError
+
+_FOREVER = 0xFFFFFFFF
+
+_KEYS = {
+    "context": "engine.context",
+    "parallel": "engine.parallel",
+    "kv": "engine.kv",
+    "memory_budget": "engine.memory_budget",
+    "dtype": "engine.dtype",
+    "gpu_layers": "engine.gpu_layers",
+    "stream_experts": "engine.stream_experts",
+    "expert_slots": "engine.expert_slots",
+    "top_k_experts": "engine.top_k_experts",
+    "draft": "engine.draft",
+    "keep_alive_s": "models.keep_alive",
+    "prefill_chunk": "engine.prefill_chunk",
+    "draft_tokens": "engine.draft_tokens",
+}
+
+
+def options_over(settings: Settings, options: m.LoadOptions | None) -> Settings:
+    """`settings` with what the caller asked for; raises ServiceError for a value of no use."""
+    values: dict[str, Any] = {}  # Any: the type that each option says
+    for name, key in _KEYS.items():
+        value = getattr(options, name, None)
+        if value is None:
+            continue
+        option = OPTIONS[key]
+        try:
+            values[option.name] = checked(option, _as_configured(name, value))
+        except BadValue as error:
+            raise ServiceError(Kind.INVALID, str(error), param=name) from error
+    return dataclasses.replace(settings, **values)
+
+
+def _as_configured(name: str, value: object) -> object:
+    if name == "gpu_layers":
+        return "all" if value == _FOREVER else str(value)
+    if name == "keep_alive_s" and value == _FOREVER:
+        return "never"
+    return value

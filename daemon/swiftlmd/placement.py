@@ -1,0 +1,57 @@
+"""Where a model goes and what it costs, before anything is loaded: the planner's verdict.
+
+Residency asks only this port; the arithmetic behind it is the plan of `swiftlm_engine.brain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from swiftlm_proto import messages as m
+from swiftlmd.config.settings import Settings
+from swiftlmd.store.entries import StoredModel
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One verdict. `request` is what the engine gets when the verdict is followed."""
+
+    request: m.LoadRequest
+    needed_bytes: int
+    fits: bool
+    refusal: str  # the sum in words, when it does not fit
+    plan: str  # JSON, for status and `swiftlmctl plan`
+    forced: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class Planner(Protocol):
+    """Prices models. Reads files, so it never runs on the event loop's own thread."""
+
+    async def place(
+        self,
+        model: StoredModel,
+        settings: Settings,
+        *,
+        held_bytes: int,
+        returning_bytes: int,
+        force: bool = False,
+    ) -> Placement:
+        """The verdict on `model` while others hold `held_bytes` of the budget; forced ones fit.
+
+        `returning_bytes` will come back to the machine before the load (models about to be
+        evicted). Raises ServiceError when the model's files cannot be understood.
+        """
+
+
+class MemoryReader(Protocol):
+    """What the kernel says; each call may take milliseconds and is made in a thread."""
+
+    def total_bytes(self) -> int: ...
+
+    def available_bytes(self) -> int: ...
+
+    def footprint_bytes(self, pid: int) -> int:
+        """As the kernel counts the process; 0 when it is gone."""

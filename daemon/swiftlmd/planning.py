@@ -1,0 +1,168 @@
+"""From settings to a plan, and from the plan to what the engine is told.
+
+The arithmetic is `swiftlm_engine.brain.plan`; this file only translates. The same plan drives the
+load, `status`, `swiftlmctl plan` and the words of a refusal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Protocol
+
+from swiftlm_engine.brain.facts import ModelFacts, ModelFilesError, read_model
+from swiftlm_engine.brain.plan import (
+    Accelerator,
+    BadPlanRequest,
+    MachineLimits,
+    Plan,
+    PlanRequest,
+    Strategy,
+    Toggle,
+    make_plan,
+    parse_budget,
+)
+from swiftlm_proto import messages as m
+from swiftlm_proto.paths import Paths
+from swiftlmd.config.settings import Settings
+from swiftlmd.config.values import size_bytes
+from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.placement import Placement
+from swiftlmd.store.entries import StoredModel
+
+_ALL_LAYERS = 0xFFFFFFFF
+_PREFIX_DISK_AUTO = 20 * 10**9
+
+
+class LimitsReader(Protocol):
+    """Readings of the machine, in the planner's form; called in a thread."""
+
+    def __call__(self, *, committed_bytes: int, returning_bytes: int) -> MachineLimits: ...
+
+
+class BrainPlanner:
+    """Implements `placement.Planner`."""
+
+    def __init__(self, paths: Paths, limits: LimitsReader) -> None:
+        self._paths = paths
+        self._limits = limits
+        self._facts: dict[Path, tuple[tuple[int, ...], ModelFacts]] = {}
+
+    async def place(
+        self,
+        model: StoredModel,
+        settings: Settings,
+        *,
+        held_bytes: int,
+        returning_bytes: int,
+        force: bool = False,
+    ) -> Placement:
+        limits = await asyncio.to_thread(
+            self._limits, committed_bytes=held_bytes, returning_bytes=returning_bytes
+        )
+        try:
+            plan = await asyncio.to_thread(self._plan, model.path, settings, limits, force)
+        except ModelFilesError as error:
+            message = f"model '{model.name}' cannot be loaded: {error}"
+            raise ServiceError(Kind.MODEL_BROKEN, message) from error
+        except BadPlanRequest as error:
+            message = f"model '{model.name}' cannot be loaded as asked: {error}"
+            raise ServiceError(Kind.INVALID, message) from error
+        return Placement(
+            request=self._load_request(model, settings, plan),
+            needed_bytes=plan.total_bytes,
+            fits=not plan.refused,
+            refusal=f"model '{model.name}' {plan.summary}",
+            plan=json.dumps(plan.to_json()),
+            forced=plan.forced,
+        )
+
+    def _plan(self, folder: Path, settings: Settings, limits: MachineLimits, force: bool) -> Plan:
+        facts = self._read(folder)
+        return make_plan(facts, plan_request(settings, limits, force=force), limits)
+
+    def _read(self, folder: Path) -> ModelFacts:
+        """The folder's facts, read again only when something in it changed."""
+        stamp = _stamp(folder)
+        known = self._facts.get(folder)
+        if known is None or known[0] != stamp:
+            known = self._facts[folder] = (stamp, read_model(folder))
+        return known[1]
+
+    def _load_request(self, model: StoredModel, settings: Settings, plan: Plan) -> m.LoadRequest:
+        disk = prefix_disk_bytes(settings)
+        return m.LoadRequest(
+            model=model.name,
+            path=str(model.path),
+            context=plan.settings.context,
+            parallel=plan.settings.parallel,
+            prefill_chunk=plan.settings.prefill_chunk,
+            kv=plan.settings.kv.value,
+            prefix_cache_bytes=plan.engine.prefix_cache_bytes,
+            prefix_cache_dir=str(self._paths.cache / "prefix") if disk else "",
+            prefix_cache_dir_bytes=disk,
+            dtype=settings.engine_dtype,
+            memory_limit_bytes=plan.engine.memory_limit_bytes,
+            buffer_cache_bytes=plan.engine.buffer_cache_bytes,
+            max_queue=settings.engine_max_queue,
+            wired_bytes=plan.engine.wired_bytes,
+            draft=settings.engine_draft,
+            gpu_layers=_ALL_LAYERS if plan.gpu_layers is None else plan.gpu_layers,
+            stream_experts="on" if plan.strategy is Strategy.STREAMED else "off",
+            expert_slots=plan.streaming.slots if plan.streaming else 0,
+            top_k_experts=settings.engine_top_k_experts,
+            template_kwargs=dict(settings.engine_template_kwargs),
+            kv_budget_bytes=plan.engine.kv_budget_bytes,
+            prefill_slice_ms=settings.engine_prefill_slice_ms,
+            draft_tokens=settings.engine_draft_tokens,
+            config_dir=str(self._paths.state),
+        )
+
+
+def plan_request(settings: Settings, limits: MachineLimits, *, force: bool = False) -> PlanRequest:
+    """What the settings ask of a plan; 0 and "auto" leave it to the plan."""
+    dtype = settings.engine_dtype
+    if not dtype and limits.accelerator is Accelerator.CPU:
+        dtype = "float32"  # what the engine loads with there
+    ram = limits.ram_bytes
+    return PlanRequest(
+        context=settings.engine_context or None,
+        parallel=settings.engine_parallel or None,
+        kv=settings.engine_kv,
+        budget_bytes=parse_budget(settings.engine_memory_budget, limits),
+        dtype=dtype or None,
+        prefill_chunk=settings.engine_prefill_chunk or None,
+        stream=Toggle(settings.engine_stream_experts),
+        expert_slots=settings.engine_expert_slots or None,
+        gpu_layers=_gpu_layers(settings.engine_gpu_layers),
+        prefix_cache_bytes=size_bytes(settings.engine_prefix_cache, ram),
+        prefix_disk=prefix_disk_bytes(settings) > 0,
+        buffer_cache_bytes=size_bytes(settings.engine_buffer_cache, ram),
+        wire=settings.engine_wire == "auto",
+        force=force,
+    )
+
+
+def prefix_disk_bytes(settings: Settings) -> int:
+    """Bytes on disk that KV may take; a share means one of 100 GB."""
+    size = size_bytes(settings.engine_prefix_disk, 100 * 10**9)
+    return _PREFIX_DISK_AUTO if size is None else size
+
+
+def _gpu_layers(text: str) -> int | None:
+    if text == "all":
+        return None
+    if text == "auto":
+        return -1
+    if text.isdecimal():
+        return int(text)
+    raise BadPlanRequest(f"engine.gpu_layers {text!r}: give all, auto or a number of layers")
+
+
+def _stamp(folder: Path) -> tuple[int, ...]:
+    try:
+        files = [folder, folder / "config.json"]
+        return tuple(path.stat().st_mtime_ns for path in files)
+    except OSError:
+        return ()

@@ -1,0 +1,124 @@
+"""Room for one more model: price it, evict what is least missed, see the memory come back.
+
+The lock is held while a victim drains, so that two loads never count on the same bytes; giving
+back a lease or ending an engine never needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from swiftlm_proto import messages as m
+from swiftlmd.clock import Clock
+from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.placement import Placement, Planner
+from swiftlmd.resident import Resident, State
+
+log = logging.getLogger(__name__)
+
+_SETTLE_S = 3.0  # memory of a process that has ended comes back within this
+_SETTLE_STEP_S = 0.2
+
+StopResident = Callable[[Resident, m.Fault], Awaitable[int]]
+
+
+class Room:
+    """Decides who leaves. `residents` is Residency's own table, only read here."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        planner: Planner,
+        residents: Mapping[str, Resident],
+        stop: StopResident,
+    ) -> None:
+        self._clock = clock
+        self._planner = planner
+        self._residents = residents
+        self._stop = stop
+        self._deciding = asyncio.Lock()  # guards priced_bytes and the choice of victims
+
+    async def make(self, newcomer: Resident, *, force: bool) -> Placement:
+        """The placement to load `newcomer` by; its bytes are booked. Raises ServiceError."""
+        async with self._deciding:
+            placement = await self._place(newcomer)
+            while not self._suits(newcomer, placement):
+                victims = self._victims(newcomer)
+                if not victims or not await self._would_fit(newcomer, victims):
+                    if not force:
+                        raise ServiceError(Kind.NOT_ENOUGH_MEMORY, placement.refusal)
+                    log.warning("forced load model=%s: %s", newcomer.name, placement.refusal)
+                    placement = await self._place(newcomer, force=True)
+                    break
+                await self._evict(victims[0], newcomer)
+                placement = await self._settled(newcomer)
+            newcomer.priced_bytes = placement.needed_bytes
+            newcomer.plan = placement.plan
+            return placement
+
+    def _suits(self, newcomer: Resident, placement: Placement) -> bool:
+        limit = newcomer.settings.models_max_loaded
+        others = sum(resident.engine is not None for resident in self._others(newcomer))
+        return placement.fits and not (limit and others >= limit)
+
+    async def _place(
+        self, newcomer: Resident, leaving: Sequence[Resident] = (), *, force: bool = False
+    ) -> Placement:
+        held = sum(r.priced_bytes for r in self._others(newcomer) if r not in leaving)
+        return await self._planner.place(
+            newcomer.stored,
+            newcomer.settings,
+            held_bytes=held,
+            returning_bytes=sum(max(r.footprint_bytes, r.priced_bytes) for r in leaving),
+            force=force,
+        )
+
+    async def _would_fit(self, newcomer: Resident, victims: list[Resident]) -> bool:
+        """Nobody is evicted for a model that does not fit even then."""
+        placement = await self._place(newcomer, victims)
+        return placement.fits
+
+    def _victims(self, newcomer: Resident) -> list[Resident]:
+        """Who may leave: idle ones first, among them the one that was used longest ago."""
+        ready = [
+            resident
+            for resident in self._others(newcomer)
+            if resident.state is State.READY and not resident.pinned
+        ]
+        return sorted(ready, key=lambda resident: (resident.leases > 0, resident.used_at))
+
+    def _others(self, newcomer: Resident) -> list[Resident]:
+        return [resident for resident in self._residents.values() if resident is not newcomer]
+
+    async def _evict(self, victim: Resident, newcomer: Resident) -> None:
+        settings = newcomer.settings
+        held_s = victim.ready_at + settings.models_swap_hold - self._clock.now()
+        if held_s > 0:  # alternating requests must not swap models on every turn
+            await self._clock.sleep(held_s)
+        victim.leaving = True
+        victim.notify()
+        try:
+            if not await self._clock.wait(victim.idle, settings.models_swap_wait):
+                message = f"model '{victim.name}' is busy and '{newcomer.name}' needs its memory"
+                raise ServiceError(Kind.BUSY, message, retry_after_s=10)
+            if victim.state is not State.READY:
+                return  # it was unloaded, or died, while it drained
+            reason = m.Fault(
+                kind=Kind.SHUTTING_DOWN, message=f"model '{victim.name}' made room for another"
+            )
+            freed = await self._stop(victim, reason)
+        finally:
+            victim.leaving = False
+            victim.notify()
+        log.info("evicted model=%s for=%s freed=%d", victim.name, newcomer.name, freed)
+
+    async def _settled(self, newcomer: Resident) -> Placement:
+        """The verdict once the kernel shows the memory that an eviction gave back."""
+        deadline = self._clock.now() + _SETTLE_S
+        placement = await self._place(newcomer)
+        while not placement.fits and self._clock.now() < deadline:
+            await self._clock.sleep(_SETTLE_STEP_S)
+            placement = await self._place(newcomer)
+        return placement

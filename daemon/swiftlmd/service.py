@@ -1,0 +1,169 @@
+"""The daemon as its clients see it: models by name, requests in, events out.
+
+HTTP dialects and the admin service come through here; nothing else gives out leases. Promise:
+an accepted request is listed from its first moment to its last event, and ends exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, aclosing
+
+from swiftlm_proto import messages as m
+from swiftlmd.clock import Clock
+from swiftlmd.config.settings import NEVER, Settings
+from swiftlmd.engines.engine import Engine
+from swiftlmd.faults import Kind, ServiceError, from_fault
+from swiftlmd.instance import Instance
+from swiftlmd.machine import Machine
+from swiftlmd.names import ModelNames
+from swiftlmd.requests import ActiveRequest, RequestTable
+from swiftlmd.residency import Residency, Store
+from swiftlmd.resident import State, stored_status
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """Implements `backend.Backend`."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        instance: Instance,
+        settings: Callable[[], Settings],
+        residency: Residency,
+        store: Store,
+        machine: Machine,
+    ) -> None:
+        self._clock = clock
+        self._instance = instance
+        self._settings = settings
+        self._store = store
+        self._machine = machine
+        self.residency = residency
+        self.requests = RequestTable(clock)
+        self.names = ModelNames(settings, self._latest_used)
+        self.draining = False
+
+    def resolve(self, name: str) -> str:
+        return self.names.resolve(name)
+
+    async def list_models(self) -> list[m.ModelStatus]:
+        stored = await self._store.list()
+        self.names.learn(model.name for model in stored)
+        rows = {model.name: stored_status(model) for model in stored}
+        for resident in self.residency.residents:
+            rows[resident.name] = resident.to_status(self._clock)
+        return list(rows.values())
+
+    async def generate(
+        self, model: str, request: m.GenerateRequest, *, route: str, client: str = ""
+    ) -> AsyncGenerator[m.SequenceEvent, None]:
+        self._refuse_while_draining()
+        name = await self.named(model)
+        request.request_id = request.request_id or uuid.uuid4().hex
+        loading = asyncio.timeout(request.deadline_s or None)
+        with self.requests.track(request.request_id, name, route, client, loading) as active:
+            async with AsyncExitStack() as stack:
+                active.engine = await self._leased(stack, active, request, loading)
+                events = await stack.enter_async_context(
+                    aclosing(active.engine.client.generate(request))
+                )
+                async for event in events:
+                    active.note(event)
+                    if event.finished is not None:
+                        self.requests.count(event.finished)
+                    yield event
+
+    async def tokenize(self, model: str, request: m.TokenizeRequest) -> m.TokenizeReply:
+        async with self.residency.lease(await self.named(model)) as engine:
+            reply = await engine.client.tokenize(request)
+        _raise(reply.fault)
+        return reply
+
+    async def detokenize(self, model: str, request: m.DetokenizeRequest) -> m.DetokenizeReply:
+        async with self.residency.lease(await self.named(model)) as engine:
+            reply = await engine.client.detokenize(request)
+        _raise(reply.fault)
+        return reply
+
+    async def embed(self, model: str, request: m.EmbedRequest) -> m.EmbedReply:
+        self._refuse_while_draining()
+        async with self.residency.lease(await self.named(model)) as engine:
+            reply = await engine.client.embed(request)
+        _raise(reply.fault)
+        return reply
+
+    async def status(self) -> m.DaemonStatus:
+        now = self._clock.date()
+        models = [resident.to_status(self._clock) for resident in self.residency.residents]
+        settings = self._settings()
+        return m.DaemonStatus(
+            protocol=m.PROTOCOL,
+            version=self._instance.version,
+            pid=self._instance.pid,
+            instance_id=self._instance.instance_id,
+            started_at=self._instance.started_at,
+            uptime_s=now - self._instance.started_at,
+            state="draining" if self.draining else "ready",
+            http_address=self._instance.http,
+            models=models,
+            machine=self._machine.status(models),
+            requests=self.requests.accepted,
+            errors=self.requests.failed,
+            in_flight=len(self.requests),
+            default_model=self.names.default(),
+            aliases=dict(settings.models_aliases),
+            daemon_bytes=self._machine.own_bytes(),
+        )
+
+    async def drain(self, patience_s: float) -> None:
+        """Refuses what is new and waits for what runs, at most `patience_s`."""
+        self.draining = True
+        if not await self._clock.wait(self.requests.idle, patience_s):
+            log.warning("requests did not finish in time, ending them n=%d", len(self.requests))
+
+    async def named(self, model: str) -> str:
+        name = self.resolve(model)
+        if not self.names.knows(name):
+            stored = await self._store.list()
+            self.names.learn(found.name for found in stored)
+            name = self.resolve(model)
+        return name
+
+    async def _leased(
+        self,
+        stack: AsyncExitStack,
+        active: ActiveRequest,
+        request: m.GenerateRequest,
+        loading: asyncio.Timeout,
+    ) -> Engine:
+        keep_alive = request.keep_alive_s
+        keep_s = None if keep_alive is None else NEVER if keep_alive < 0 else float(keep_alive)
+        try:
+            async with loading:
+                return await stack.enter_async_context(self.residency.lease(active.model, keep_s))
+        except TimeoutError:
+            if active.cancelled:
+                raise ServiceError(Kind.ABORTED, "the request was cancelled") from None
+            message = f"model '{active.model}' was not ready within {request.deadline_s:g} s"
+            raise ServiceError(Kind.DEADLINE, message) from None
+
+    def _refuse_while_draining(self) -> None:
+        if self.draining:
+            message = "the service is stopping; try again in a moment"
+            raise ServiceError(Kind.SHUTTING_DOWN, message, retry_after_s=5)
+
+    def _latest_used(self) -> str | None:
+        ready = [r for r in self.residency.residents if r.state is State.READY]
+        return max(ready, key=lambda r: r.used_at).name if ready else None
+
+
+def _raise(fault: m.Fault | None) -> None:
+    if fault is not None:
+        raise from_fault(fault)
