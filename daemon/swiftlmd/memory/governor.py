@@ -1,0 +1,192 @@
+"""Turn readings into acts: what to shrink, and whether a request may start.
+
+Rules. Every verdict is computed from the newest readings; nothing latches. One bad reading is a
+spike and moves nothing; two in a row do. Leaving a level takes readings below a lower mark for a
+while. Shrinking comes before refusing, in this order: MLX's buffer pool, prefix cache, expert
+slots, refuse what is new, evict idle models. What the kernel charges the processes counts, not what
+MLX says. No clock is read and no memory freed here: both are handed in and out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from statistics import median
+
+from swiftlm_engine.brain.plan import gigabytes
+from swiftlmd.memory.readings import Pressure, Reading
+
+
+class Level(IntEnum):
+    CALM = 0
+    SOFT = 1
+    HARD = 2
+
+
+class Action(StrEnum):
+    """What can be given back, the least painful first."""
+
+    CLEAR_POOL = "clear buffer pool"
+    SHRINK_PREFIX = "shrink prefix cache"
+    SHRINK_SLOTS = "shrink expert slots"
+    EVICT_IDLE = "evict idle models"
+
+
+_SOFT_ACTIONS = (Action.CLEAR_POOL, Action.SHRINK_PREFIX, Action.SHRINK_SLOTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """Shares of the budget at which a level starts and ends, and how long quiet must last."""
+
+    soft: float = 0.85
+    soft_end: float = 0.80
+    hard: float = 0.95
+    hard_end: float = 0.90
+    quiet_s: float = 5.0
+    spike_readings: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now. `reason` is for the log; empty when nothing changed."""
+
+    level: Level
+    actions: tuple[Action, ...] = ()
+    reason: str = ""
+
+
+class Answer(StrEnum):
+    ADMIT = "admit"
+    RECLAIM = "reclaim"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether bytes may be taken. RECLAIM: do `actions`, read again, ask again with `reclaimed`."""
+
+    answer: Answer
+    actions: tuple[Action, ...] = ()
+    reason: str = ""
+
+
+class Governor:
+    """State: the level and the last few readings. One task owns it."""
+
+    def __init__(self, budget_bytes: int, marks: Watermarks | None = None) -> None:
+        self._budget = budget_bytes
+        self._marks = marks or Watermarks()
+        self._level = Level.CALM
+        self._streak = 0  # readings in a row that ask for more than the level
+        self._bad = 0  # readings in a row on a level above CALM: how far down the list we are
+        self._quiet_since: float | None = None
+        self._available: deque[int] = deque(maxlen=5)
+        self._pressures: deque[Pressure] = deque(maxlen=self._marks.spike_readings)
+
+    @property
+    def level(self) -> Level:
+        return self._level
+
+    @property
+    def pressure(self) -> Pressure:
+        """The kernel's verdict without its spikes: what all of the last readings agree on."""
+        return min(self._pressures, default=Pressure.NORMAL)
+
+    @property
+    def available_bytes(self) -> int:
+        """Reclaimable memory without its jumps: the median of the last readings."""
+        return int(median(self._available)) if self._available else 0
+
+    def set_budget(self, budget_bytes: int) -> None:
+        self._budget = budget_bytes
+
+    def observe(self, reading: Reading, now: float) -> Decision:
+        """One reading, `now` in seconds of a monotonic clock; called about once per second."""
+        self._available.append(reading.available_bytes)
+        self._pressures.append(reading.pressure)
+        before = self._level
+        self._level = self._next_level(reading, now)
+        if self._level is Level.CALM:
+            self._bad = 0
+            reason = "" if before is Level.CALM else f"memory calm again: {self._share(reading)}"
+            return Decision(Level.CALM, (), reason)
+        worse = self._wanted(reading) is not Level.CALM
+        self._bad = self._bad + 1 if worse or self._level > before else 0
+        actions = self._actions() if worse else ()
+        reason = f"memory {self._level.name.lower()}: {self._share(reading)}"
+        return Decision(self._level, actions, reason if actions or self._level != before else "")
+
+    def judge(self, num_bytes: int, reading: Reading, *, reclaimed: bool = False) -> Verdict:
+        """Whether `num_bytes` may be taken on top of what `reading` shows.
+
+        The ledger has said yes already; this holds its prices against the kernel's. After a
+        RECLAIM ask again with a fresh reading and `reclaimed=True`.
+        """
+        after = reading.footprint_bytes + num_bytes
+        # The median forgives a moment without room, the newest reading a moment that has passed.
+        available = max(self.available_bytes, reading.available_bytes)
+        if after > self._budget:
+            reason = (
+                f"needs {gigabytes(num_bytes)} beside {gigabytes(reading.footprint_bytes)} "
+                f"in use, the budget is {gigabytes(self._budget)}"
+            )
+        elif num_bytes > available:
+            reason = f"needs {gigabytes(num_bytes)}, the machine has {gigabytes(available)} left"
+        elif self.pressure is Pressure.CRITICAL and reading.pressure is Pressure.CRITICAL:
+            reason = "the machine is critically short of memory"
+        else:
+            return Verdict(Answer.ADMIT)
+        if reclaimed:
+            return Verdict(Answer.REFUSE, (), reason)
+        return Verdict(Answer.RECLAIM, (*_SOFT_ACTIONS, Action.EVICT_IDLE), reason)
+
+    def _next_level(self, reading: Reading, now: float) -> Level:
+        wanted = self._wanted(reading)
+        if wanted > self._level:
+            self._quiet_since = None
+            self._streak += 1
+            if self._streak < self._marks.spike_readings:
+                return self._level
+            self._streak = 0
+            return wanted
+        self._streak = 0
+        if self._level is Level.CALM or not self._is_quiet(reading):
+            self._quiet_since = None
+            return self._level
+        if self._quiet_since is None:
+            self._quiet_since = now
+        if now - self._quiet_since < self._marks.quiet_s:
+            return self._level
+        self._quiet_since = now  # one level at a time, each with its own quiet
+        return Level(self._level - 1)
+
+    def _wanted(self, reading: Reading) -> Level:
+        share = reading.footprint_bytes / self._budget
+        if share >= self._marks.hard or reading.pressure is Pressure.CRITICAL:
+            return Level.HARD
+        if share >= self._marks.soft or reading.pressure is Pressure.WARN:
+            return Level.SOFT
+        return Level.CALM
+
+    def _is_quiet(self, reading: Reading) -> bool:
+        """Below the mark at which the present level ends."""
+        share = reading.footprint_bytes / self._budget
+        if self._level is Level.HARD:
+            return share < self._marks.hard_end and reading.pressure < Pressure.CRITICAL
+        return share < self._marks.soft_end and reading.pressure is Pressure.NORMAL
+
+    def _actions(self) -> tuple[Action, ...]:
+        """One step down the list per bad reading; everything at once on the hard level."""
+        if self._level is Level.HARD:
+            return _SOFT_ACTIONS if self._bad <= 1 else (*_SOFT_ACTIONS, Action.EVICT_IDLE)
+        step = min(self._bad, len(_SOFT_ACTIONS))
+        return (_SOFT_ACTIONS[step - 1],) if step else ()
+
+    def _share(self, reading: Reading) -> str:
+        return (
+            f"{gigabytes(reading.footprint_bytes)} of {gigabytes(self._budget)} in use, "
+            f"{gigabytes(reading.available_bytes)} available, "
+            f"pressure {reading.pressure.name.lower()}"
+        )
