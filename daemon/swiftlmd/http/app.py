@@ -16,7 +16,16 @@ from aiohttp import web
 
 from swiftlmd.backend import Backend
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.http import chat, completions, health, models
+from swiftlmd.http import (
+    chat,
+    completions,
+    embeddings,
+    health,
+    messages,
+    models,
+    responses,
+    tokenize,
+)
 from swiftlmd.http.errors import error_response, from_http_exception
 from swiftlmd.http.generation import client_name
 from swiftlmd.http.images import ImageLoader
@@ -24,6 +33,7 @@ from swiftlmd.http.limits import Gate
 from swiftlmd.http.metrics import Metrics
 from swiftlmd.http.options import HttpOptions
 from swiftlmd.http.parts import GUARD, PARTS, RECORD, Parts, Record
+from swiftlmd.http.response_store import ResponseStore
 from swiftlmd.http.schema import BodyReader
 from swiftlmd.http.security import Guard
 
@@ -52,6 +62,7 @@ def make_app(
         metrics=metrics or Metrics(),
         bodies=BodyReader(options),
         images=ImageLoader(options),
+        responses=ResponseStore(options.max_stored_responses, options.max_stored_bytes),
         gate=Gate(options.max_generations),
         clock=clock,
         started_at=clock(),
@@ -92,6 +103,17 @@ def _routes() -> list[web.RouteDef]:
         web.get("/v1/models/{id:.+}", models.get_model, name="model"),
         web.post("/v1/chat/completions", chat.chat, name="chat"),
         web.post("/v1/completions", completions.completions, name="completions"),
+        web.post("/v1/responses", responses.responses, name="responses"),
+        web.post("/v1/responses/input_tokens", responses.count_input_tokens, name="input_tokens"),
+        web.get("/v1/responses/{id}", responses.get_response, name="response"),
+        web.delete("/v1/responses/{id}", responses.delete_response, name="delete_response"),
+        web.get("/v1/responses/{id}/input_items", responses.input_items, name="input_items"),
+        web.post("/v1/messages", messages.messages, name="messages"),
+        web.post("/v1/messages/count_tokens", messages.count_tokens, name="count_tokens"),
+        web.post("/v1/embeddings", embeddings.embeddings, name="embeddings"),
+        web.post("/tokenize", tokenize.tokenize, name="tokenize"),
+        web.post("/detokenize", tokenize.detokenize, name="detokenize"),
+        web.post("/apply-template", tokenize.apply_template, name="apply_template"),
     ]
 
 

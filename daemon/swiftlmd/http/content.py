@@ -13,7 +13,7 @@ from swiftlmd.http.schema import Body
 MAX_MESSAGES = 20_000
 
 # `developer` is the newer name of `system`, `function` the older one of `tool`.
-_ROLES = {
+ROLES = {
     "system": "system",
     "developer": "system",
     "user": "user",
@@ -89,16 +89,16 @@ class ImageBudget:
 
 
 async def _to_message(message: ChatMessage, param: str, images: ImageBudget) -> m.Message:
-    role = _ROLES.get(message.role)
+    role = ROLES.get(message.role)
     if role is None:
         raise invalid(
-            f"{param}.role: {message.role[:32]!r} is none of {', '.join(_ROLES)}", f"{param}.role"
+            f"{param}.role: {message.role[:32]!r} is none of {', '.join(ROLES)}", f"{param}.role"
         )
     if message.content is None and role == "user":
         raise invalid(f"{param}.content: a {role} message needs content", f"{param}.content")
     return m.Message(
         role=role,
-        parts=await _parts(message.content, f"{param}.content", images),
+        parts=await to_parts(message.content, f"{param}.content", images),
         reasoning=message.reasoning_content or message.reasoning or "",
         tool_calls=[_tool_call(call, param) for call in message.tool_calls or ()],
         tool_call_id=message.tool_call_id or "",
@@ -106,7 +106,7 @@ async def _to_message(message: ChatMessage, param: str, images: ImageBudget) -> 
     )
 
 
-async def _parts(
+async def to_parts(
     content: str | list[ContentPart] | None, param: str, images: ImageBudget
 ) -> list[m.Part]:
     if content is None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from swiftlmd.http.images import ImageLoader
     from swiftlmd.http.limits import Gate
     from swiftlmd.http.metrics import Metrics
+    from swiftlmd.http.response_store import ResponseStore
     from swiftlmd.http.schema import BodyReader
     from swiftlmd.http.security import Guard
 
@@ -29,6 +30,7 @@ class Parts:
     bodies: BodyReader
     images: ImageLoader
     gate: Gate
+    responses: ResponseStore
     clock: Callable[[], float]  # seconds since the epoch
     started_at: float
 

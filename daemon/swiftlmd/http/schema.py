@@ -80,20 +80,33 @@ def parse(model: type[AnyBody], raw: bytes) -> AnyBody:
         body = model.model_validate_json(raw or b"{}")
     except ValidationError as error:
         raise _explain(error) from None
-    for name, reason in body.refused.items():
-        if (body.model_extra or {}).get(name) not in _EMPTY:
-            raise unsupported(f"{name!r} is not supported: {reason}", name)
+    _refuse(body)
     return body
 
 
-def _explain(error: ValidationError) -> Exception:
+def parse_nested(model: type[AnyBody], value: object, where: str) -> AnyBody:
+    """An object inside a body, validated apart from it; `where` is its dotted name."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise _explain(error, f"{where}.") from None
+
+
+def _refuse(body: Body) -> None:
+    for name, reason in body.refused.items():
+        if (body.model_extra or {}).get(name) not in _EMPTY:
+            raise unsupported(f"{name!r} is not supported: {reason}", name)
+
+
+def _explain(error: ValidationError, where: str = "") -> Exception:
     details = error.errors(include_url=False, include_context=False, include_input=False)
     if details[0]["type"] == "json_invalid":
         return invalid(f"the body is not JSON: {details[0]['msg']}", code="invalid_json")
     param = _path(details[0])
     if not param:
         return invalid("the body must be a JSON object", code="invalid_type")
-    messages = list(dict.fromkeys(d["msg"] for d in details if _path(d) == param))
+    param = where + param
+    messages = list(dict.fromkeys(d["msg"] for d in details if where + _path(d) == param))
     missing = details[0]["type"] == "missing"
     code = "missing_required_parameter" if missing else "invalid_value"
     return invalid(f"{param}: {' or '.join(messages)}", param, code=code)

@@ -1,0 +1,189 @@
+"""Anthropic's request bodies, and their messages as the engine's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from swiftlm_proto import messages as m
+from swiftlmd.http.content import MAX_MESSAGES, ImageBudget
+from swiftlmd.http.errors import invalid, unsupported
+from swiftlmd.http.reasoning import ThinkingOptions
+from swiftlmd.http.response_format import ResponseFormat
+from swiftlmd.http.schema import Body, Int
+
+# Claude Code's first system block: a value that changes with every request, for billing. In the
+# prompt it would make every prefix new.
+BILLING_LINE = "x-anthropic-billing-header:"
+
+# What Anthropic's own servers put into a history; the model here can do nothing with it.
+_FOREIGN_BLOCKS = frozenset(
+    {"redacted_thinking", "server_tool_use", "web_search_tool_result", "web_fetch_tool_result"}
+    | {"code_execution_tool_result", "container_upload", "compaction"}
+)
+
+
+class Source(Body):
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+
+class Block(Body):
+    type: str
+    text: str | None = None
+    source: Source | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None  # Any: a tool's arguments
+    tool_use_id: str | None = None
+    content: str | list[Block] | None = None
+
+
+class Turn(Body):
+    role: str
+    content: str | list[Block]
+
+
+class MessageTool(Body):
+    name: str
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None  # Any: a JSON schema
+    strict: bool | None = None
+
+
+class MessageToolChoice(Body):
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class OutputConfig(Body):
+    effort: str | None = None
+    format: ResponseFormat | None = None
+
+
+class MessagesRequest(Body):
+    model: str | None = None
+    messages: list[Turn]
+    system: str | list[Block] | None = None
+    max_tokens: Int | None = Field(default=None, ge=1)
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Int | None = Field(default=None, ge=0, le=2**31 - 1)
+    tools: list[MessageTool] | None = None
+    tool_choice: MessageToolChoice | None = None
+    thinking: ThinkingOptions | None = None
+    output_config: OutputConfig | None = None
+    output_format: ResponseFormat | None = None
+    metadata: dict[str, Any] | None = None  # Any: the client's own
+    keep_alive: int | float | str | None = None
+
+    ignored: ClassVar[frozenset[str]] = frozenset(
+        {"service_tier", "context_management", "container", "betas", "cache_control"}
+        | {"inference_geo", "speed", "anthropic_version", "anthropic_beta"}
+    )
+    refused: ClassVar[Mapping[str, str]] = {
+        "mcp_servers": "connect MCP servers in the client and offer their tools"
+    }
+
+
+async def to_messages(body: MessagesRequest, images: ImageBudget) -> list[m.Message]:
+    if not body.messages:
+        raise invalid("messages: at least one message is needed", "messages")
+    if len(body.messages) > MAX_MESSAGES:
+        raise invalid(f"messages: at most {MAX_MESSAGES}", "messages")
+    messages = _system(body.system)
+    for number, turn in enumerate(body.messages):
+        messages += await _turn(turn, f"messages.{number}", images)
+    return messages
+
+
+def _system(system: str | list[Block] | None) -> list[m.Message]:
+    texts = [system] if isinstance(system, str) else [b.text or "" for b in system or ()]
+    texts = [text for text in texts if text and not text.startswith(BILLING_LINE)]
+    if not texts:
+        return []
+    return [m.Message(role="system", parts=[m.Part(text="\n\n".join(texts))])]
+
+
+async def _turn(turn: Turn, param: str, images: ImageBudget) -> list[m.Message]:
+    if turn.role not in ("user", "assistant", "system"):
+        raise invalid(f"{param}.role: use user, assistant or system", f"{param}.role")
+    if isinstance(turn.content, str):
+        return [m.Message(role=turn.role, parts=[m.Part(text=turn.content)])]
+    if turn.role == "assistant":
+        return [await _assistant(turn.content, f"{param}.content", images)]
+    return await _user(turn.role, turn.content, f"{param}.content", images)
+
+
+async def _assistant(blocks: list[Block], param: str, images: ImageBudget) -> m.Message:
+    """One message: its thinking, its text, its calls."""
+    message = m.Message(role="assistant")
+    for number, block in enumerate(blocks):
+        if block.type == "thinking":
+            message.reasoning += block.thinking or ""
+        elif block.type == "tool_use":
+            if not block.name:
+                raise invalid(f"{param}.{number}.name: Field required", f"{param}.{number}.name")
+            arguments = json.dumps(block.input or {})
+            call = m.ToolCall(id=block.id or "", name=block.name, arguments=arguments)
+            message.tool_calls.append(call)
+        elif block.type not in _FOREIGN_BLOCKS:
+            message.parts += await _parts(block, f"{param}.{number}", images)
+    return message
+
+
+async def _user(role: str, blocks: list[Block], param: str, images: ImageBudget) -> list[m.Message]:
+    """Tool results are messages of their own; what stands around them stays in its order."""
+    messages: list[m.Message] = []
+    for number, block in enumerate(blocks):
+        where = f"{param}.{number}"
+        if block.type == "tool_result":
+            parts = await _result_parts(block.content, where, images)
+            result = m.Message(role="tool", parts=parts, tool_call_id=block.tool_use_id or "")
+            messages.append(result)
+        elif block.type not in _FOREIGN_BLOCKS:
+            if not messages or messages[-1].role != role:
+                messages.append(m.Message(role=role))
+            messages[-1].parts += await _parts(block, where, images)
+    return messages
+
+
+async def _result_parts(
+    content: str | list[Block] | None, param: str, images: ImageBudget
+) -> list[m.Part]:
+    if isinstance(content, str):
+        return [m.Part(text=content)]
+    parts: list[m.Part] = []
+    for number, block in enumerate(content or ()):
+        if block.type == "tool_reference":  # names a tool that a search would have found
+            continue
+        parts += await _parts(block, f"{param}.content.{number}", images)
+    return parts
+
+
+async def _parts(block: Block, param: str, images: ImageBudget) -> list[m.Part]:
+    if block.type == "text":
+        return [m.Part(text=block.text or "")]
+    source = block.source
+    if block.type == "image" and source is not None:
+        if source.type == "base64" and source.data is not None:
+            return [images.decode(source.data, param)]
+        if source.type == "url" and source.url is not None:
+            return [await images.load(source.url, param)]
+    if block.type == "document" and source is not None and source.type == "text":
+        return [m.Part(text=source.data or "")]
+    raise unsupported(
+        f"{param}: {block.type[:64]!r} blocks of this kind are not supported; "
+        "send text, image, tool_use, tool_result or thinking",
+        param,
+    )

@@ -1,0 +1,186 @@
+"""`/v1/responses`: OpenAI's newer dialect, with a bounded memory of what it answered."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Any
+
+from aiohttp import web
+
+from swiftlm_proto import messages as m
+from swiftlmd.faults import Kind, ServiceError, from_fault
+from swiftlmd.http import sampling, sse
+from swiftlmd.http.chat import session_of
+from swiftlmd.http.content import ImageBudget
+from swiftlmd.http.errors import unsupported
+from swiftlmd.http.generation import Generation, begin
+from swiftlmd.http.parts import PARTS, Parts, Record
+from swiftlmd.http.reasoning import set_reasoning
+from swiftlmd.http.response_format import constraint
+from swiftlmd.http.response_store import Item, StoredResponse
+from swiftlmd.http.responses_events import ResponseEvents
+from swiftlmd.http.responses_request import ResponsesRequest, new_items, to_messages
+from swiftlmd.http.responses_tools import ToolTable
+from swiftlmd.http.shapes import dumps
+from swiftlmd.http.tools import choose
+
+_SEALED = "reasoning.encrypted_content"
+_LOGPROBS = "message.output_text.logprobs"
+
+
+async def responses(request: web.Request) -> web.StreamResponse:
+    parts = request.app[PARTS]
+    body = await parts.bodies.read(request, ResponsesRequest)
+    record = begin(request, body.model, bool(body.stream))
+    items, table = _conversation(body, parts), ToolTable(body.tools)
+    engine_request = await to_engine(body, items, table, parts)
+    engine_request.session = engine_request.session or session_of(request)
+    generation = Generation(request, [engine_request])
+
+    def keep(answer: dict[str, Any]) -> None:
+        if body.store is not False:
+            parts.responses.put(answer, items)
+
+    sealed = _SEALED in (body.include or ())
+    encoder = ResponseEvents(_opening_body(body, record, parts), table, sealed, keep)
+    if body.stream:
+        return await sse.stream(request, generation, encoder, parts.options)
+    async with aclosing(generation.events()) as events:
+        async for event in events:
+            encoder.encode(event)
+    encoder.end(generation.usage)
+    return web.json_response(encoder.body, dumps=dumps)
+
+
+async def count_input_tokens(request: web.Request) -> web.Response:
+    parts = request.app[PARTS]
+    body = await parts.bodies.read(request, ResponsesRequest)
+    record = begin(request, body.model, False)
+    items, table = _conversation(body, parts), ToolTable(body.tools)
+    chat = (await to_engine(body, items, table, parts)).chat
+    question = m.TokenizeRequest(chat=chat, add_special_tokens=True)
+    reply = await parts.backend.tokenize(record.model, question)
+    if reply.fault is not None:
+        raise from_fault(reply.fault)
+    answer = {"object": "response.input_tokens", "input_tokens": len(reply.ids)}
+    return web.json_response(answer, dumps=dumps)
+
+
+async def get_response(request: web.Request) -> web.Response:
+    return web.json_response(_stored(request).body, dumps=dumps)
+
+
+async def delete_response(request: web.Request) -> web.Response:
+    response_id = _stored(request).body["id"]
+    request.app[PARTS].responses.remove(response_id)
+    answer = {"id": response_id, "object": "response.deleted", "deleted": True}
+    return web.json_response(answer, dumps=dumps)
+
+
+async def input_items(request: web.Request) -> web.Response:
+    stored = _stored(request)
+    items = [
+        {"id": f"item_{number}", "type": "message", **item}
+        for number, item in enumerate(stored.input_items)
+    ]
+    answer = {
+        "object": "list",
+        "data": items[::-1] if request.query.get("order", "desc") == "desc" else items,
+        "has_more": False,
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+    }
+    return web.json_response(answer, dumps=dumps)
+
+
+async def to_engine(
+    body: ResponsesRequest, items: list[Item], table: ToolTable, parts: Parts
+) -> m.GenerateRequest:
+    if (body.n or 1) != 1:
+        raise unsupported("n: one answer per response", "n")
+    chat = m.Chat(
+        messages=await to_messages(items, body.instructions, ImageBudget(parts.images)),
+        tools=table.tools,
+        parallel_tool_calls=body.parallel_tool_calls,
+    )
+    choose(table.choice(body.tool_choice), chat)
+    request = m.GenerateRequest(chat=chat)
+    sampling.apply(body, request, parts.options)
+    request.max_tokens = body.max_output_tokens or body.max_tokens
+    if body.top_logprobs is not None or _LOGPROBS in (body.include or ()):
+        request.top_logprobs = body.top_logprobs or 0
+    shape = constraint(body.text.format if body.text else None, "text.format")
+    request.constraint = shape or request.constraint
+    set_reasoning(
+        request,
+        chat,
+        enabled=body.enable_thinking,
+        options=body.reasoning,
+        budget=body.thinking_budget,
+        template_kwargs=body.chat_template_kwargs,
+    )
+    return request
+
+
+def _conversation(body: ResponsesRequest, parts: Parts) -> list[Item]:
+    """The items of the stored conversation that is continued, and the new ones."""
+    if not body.previous_response_id:
+        return new_items(body)
+    stored = parts.responses.get(body.previous_response_id)
+    if stored is None:
+        raise ServiceError(
+            Kind.INVALID,
+            f"no response {body.previous_response_id[:80]!r} is kept here; send the whole "
+            "conversation as input",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    return stored.conversation + new_items(body)
+
+
+def _stored(request: web.Request) -> StoredResponse:
+    response_id = request.match_info["id"]
+    stored = request.app[PARTS].responses.get(response_id)
+    if stored is None:
+        raise ServiceError(
+            Kind.INVALID,
+            f"no response {response_id[:80]!r} is kept here",
+            code="not_found",
+            status=404,
+        )
+    return stored
+
+
+def _opening_body(body: ResponsesRequest, record: Record, parts: Parts) -> dict[str, Any]:
+    reasoning, text = body.reasoning, body.text
+    chosen = body.tool_choice if body.tool_choice is not None else "auto"
+    return {
+        "id": f"resp_{record.request_id}",
+        "object": "response",
+        "created_at": int(parts.clock()),
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "model": record.model,
+        "output": [],
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
+        "store": body.store is not False,
+        "temperature": body.temperature,
+        "text": {"format": _dump(text.format) if text and text.format else {"type": "text"}},
+        "tool_choice": chosen,
+        "tools": [_dump(tool) for tool in body.tools or ()],
+        "top_p": body.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "user": body.user,
+        "metadata": body.metadata or {},
+    }
+
+
+def _dump(model: Any) -> Any:  # Any: a piece of the request, echoed as JSON
+    return model.model_dump(by_alias=True, exclude_unset=True)
