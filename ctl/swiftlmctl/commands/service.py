@@ -117,7 +117,7 @@ def disable() -> None:
 def service_status(json: Json = False) -> None:
     """Show what the supervisor knows: pid, runs, last exit."""
     from swiftlm_proto.exit_codes import CtlExit
-    from swiftlmctl import absence, output
+    from swiftlmctl import absence, ledger, output
     from swiftlmctl.service import Phase
 
     paths, manager = _here()
@@ -127,8 +127,8 @@ def service_status(json: Json = False) -> None:
         output.show_json({**output.plain(state), "fatal": fatal or None})
     else:
         for name, value in output.plain(state).items():
-            if value not in ("", 0, None):
-                output.say(f"{name.replace('_', ' ')}: {value}")
+            if value is False or value:
+                output.say(f"{ledger.title(name)}: {ledger.cell(name, value)}")
         if fatal:
             output.say(f"gave up: {fatal}")
     codes = {
