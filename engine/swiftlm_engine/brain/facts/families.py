@@ -72,17 +72,17 @@ def _attention(
 ) -> Layer:
     """A layer of ordinary attention; windows and chunks carry their limit."""
     size = size or head_size(config)
-    limit, blocker = None, ""
+    limit, blocker, sinks = None, "", config.model_type in _WITH_SINKS
     if kind is LayerKind.SLIDING:
         limit = config.count("sliding_window", "sliding_window_size", "window_size")
         blocker = "sliding window, already bounded"
     elif kind is LayerKind.CHUNKED:
         limit, blocker = config.count("attention_chunk_size"), "chunked attention, already bounded"
-    elif config.model_type in _WITH_SINKS:
+    elif sinks:
         blocker = "attention sinks"
     elif not supports_head_size(size):
         blocker = f"head size {size}"
-    store = KvStore(kind, heads or kv_heads(config), size, size, limit, blocker)
+    store = KvStore(kind, heads or kv_heads(config), size, size, limit, blocker, sinks)
     return Layer(kind, (store,))
 
 

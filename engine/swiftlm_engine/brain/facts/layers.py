@@ -38,6 +38,7 @@ class KvStore:
     v_dim: int
     limit: int | None = None
     turbo_blocker: str = ""
+    sinks: bool = False
 
     @property
     def elements_per_token(self) -> int:

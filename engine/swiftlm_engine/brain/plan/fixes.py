@@ -8,7 +8,7 @@ from dataclasses import replace
 from swiftlm_engine.brain.facts import KvFormat
 
 from .fit import Candidate, Fitter, longest_context
-from .machine import Covers, gigabytes
+from .machine import BUDGET, RECLAIMABLE, Covers, gigabytes
 from .request import MIN_CONTEXT, PlanRequest, Toggle
 from .terms import whole_gigabytes
 
@@ -46,7 +46,8 @@ def _more_room(fitter: Fitter, refused: Candidate) -> Iterator[str]:
     if request.budget_bytes is not None:
         free = replace(request, budget_bytes=None)
         if _fits(fitter, free):
-            needed = refused.need.total + machine.committed_bytes
+            budget = next(limit for limit in fitter.limits if limit.name == BUDGET)
+            needed = refused.need.counted_by(budget) + machine.committed_bytes
             yield f"--memory-budget {whole_gigabytes(needed)}"
     if machine.committed_bytes:
         alone = replace(machine, committed_bytes=0, reclaimable_bytes=None)
@@ -55,8 +56,8 @@ def _more_room(fitter: Fitter, refused: Candidate) -> Iterator[str]:
             yield f"unload other models, which hold {held} (`swiftlmctl ps`, `unload NAME`)"
             return
     binding, room = fitter.headroom(refused.need)
-    others = tuple(limit for limit in fitter.limits if limit.name != "reclaimable now")
-    if binding.name == "reclaimable now" and replace(fitter, limits=others).best():
+    others = tuple(limit for limit in fitter.limits if limit.name != RECLAIMABLE)
+    if binding.name == RECLAIMABLE and replace(fitter, limits=others).best():
         yield f"close programs that hold {gigabytes(-room)}"
 
 

@@ -14,6 +14,8 @@ from .errors import BadBudget
 from .speed import MachineSpeed
 
 GB = 10**9
+BUDGET = "memory budget"
+RECLAIMABLE = "reclaimable now"
 _UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": GB, "t": 10**12,
           "kb": 10**3, "mb": 10**6, "gb": GB, "tb": 10**12,
           "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
@@ -84,7 +86,7 @@ class MachineLimits:
         host = Covers.ALL if self.shared_memory else Covers.HOST
         own = Covers.OWN if self.shared_memory else Covers.HOST
         rows = [
-            ("memory budget", budget_bytes, Covers.OWN),
+            (BUDGET, budget_bytes, Covers.OWN),
             (f"{self.accelerator} working set", self.working_set_bytes, Covers.DEVICE),
             ("RAM less reserve", max(0, self.ram_bytes - self.reserve), host),
             ("cgroup limit", self.cgroup_bytes, own),
@@ -95,7 +97,7 @@ class MachineLimits:
             if size is not None
         ]
         if self.reclaimable_bytes is not None:
-            found.append(Limit("reclaimable now", self.reclaimable_bytes, own))
+            found.append(Limit(RECLAIMABLE, self.reclaimable_bytes, own))
         if self.max_buffer_bytes is not None:
             found.append(Limit("largest buffer", self.max_buffer_bytes, Covers.BUFFER))
         return found

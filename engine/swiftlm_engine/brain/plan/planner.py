@@ -26,6 +26,7 @@ def make_plan(
 ) -> Plan:
     """The plan of one model; refused plans are plans too. Raises BadPlanRequest for nonsense."""
     check_request(request, facts)
+    request = replace(request, dtype=_dtype(request, machine))
     fitter = Fitter(facts, request, machine, measured, tuple(machine.limits(request.budget_bytes)))
     chosen = fitter.best()
     short = chosen is None
@@ -53,6 +54,13 @@ def make_plan(
         forced=short and request.force,
     )
     return replace(plan, warnings=tuple(_warnings(plan)))
+
+
+def _dtype(request: PlanRequest, machine: MachineLimits) -> str | None:
+    """What the loader casts to: nothing, except on the CPU, where 16-bit products are slow."""
+    if request.dtype == "auto":
+        return None
+    return request.dtype or ("float32" if machine.accelerator is Accelerator.CPU else None)
 
 
 def _with_prefix_cache(fitter: Fitter, candidate: Candidate) -> Candidate:

@@ -14,6 +14,7 @@ from .errors import BadPlanRequest
 AUTO_CONTEXT = 32_768
 AUTO_PARALLEL = 4
 MIN_CONTEXT = 2_048
+DTYPES = ("auto", "float32", "float16", "bfloat16")
 _KV_NAMES = ("auto", "turbo", *KvFormat)
 
 
@@ -27,6 +28,7 @@ class Toggle(StrEnum):
 class PlanRequest:
     """None and `auto` leave the choice to the plan; anything else is kept or refused.
 
+    `dtype`: None = the loader's rule (float32 on the CPU back end), `auto` = as stored.
     `gpu_layers`: None = all of them, -1 = auto (CPU layers only if nothing else fits).
     """
 
@@ -75,6 +77,8 @@ def check_request(request: PlanRequest, facts: ModelFacts) -> None:
             raise BadPlanRequest(f"{name} {value}: give at least 1, or leave it out")
     if request.kv not in _KV_NAMES:
         raise BadPlanRequest(f"KV format {request.kv!r}: choose from {', '.join(_KV_NAMES)}")
+    if request.dtype and request.dtype not in DTYPES:
+        raise BadPlanRequest(f"dtype {request.dtype!r}: choose from {', '.join(DTYPES)}")
     if request.stream is Toggle.ON and not facts.moe:
         raise BadPlanRequest(f"{facts.model_type} has no experts to stream")
     if request.gpu_layers is not None and request.gpu_layers > len(facts.layers):

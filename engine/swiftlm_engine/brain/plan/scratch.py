@@ -21,6 +21,14 @@ _FUSED = {
     Accelerator.CPU: frozenset[int](),
 }
 
+# Fitted to MLX's peak on the CPU back end over six tiny families (docs/memory.md has the table);
+# what the graph keeps alive beside one layer's own arrays, and how often scores exist at once.
+_ACTIVATIONS_KEPT = 1.5
+_WIDE_KEPT = 2.0  # recurrent and latent layers make more arrays of a token's width
+_SCORES_KEPT = 1.1
+_SCORES_KEPT_MLA = 2.1  # rotary scores serve as the mask of the others
+_SCORES_KEPT_SINKS = 3.1  # joined with the sinks, normalised, cut again
+
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
@@ -53,7 +61,7 @@ def prefill_scratch(
     size = facts.itemsize(dtype)
     rows = settings.parallel
     return Scratch(
-        activations=chunk * _activation_elements(facts) * size,
+        activations=int(chunk * _activation_elements(facts) * size),
         scores=_score_bytes(facts, chunk, tokens, accelerator, size),
         cache_growth=_growth_bytes(facts, settings.kv, tokens, size),
         window_overhang=_overhang_bytes(facts, chunk, tokens, size),
@@ -62,7 +70,7 @@ def prefill_scratch(
     )
 
 
-def _activation_elements(facts: ModelFacts) -> int:
+def _activation_elements(facts: ModelFacts) -> float:
     """Live elements per token in the widest part of a layer."""
     shape, weights = facts.shape, facts.weights
     queries = shape.num_attention_heads * shape.head_size
@@ -75,21 +83,26 @@ def _activation_elements(facts: ModelFacts) -> int:
         feed_forward = 3 * shape.hidden_size + used * (
             2 * shape.hidden_size + 3 * shape.expert_size
         )
-    return max(attention, feed_forward)
+    wide = any(layer.kind in (LayerKind.LINEAR, LayerKind.MLA) for layer in facts.layers)
+    return max(attention, feed_forward) * (_WIDE_KEPT if wide else _ACTIVATIONS_KEPT)
 
 
 def _score_bytes(
     facts: ModelFacts, chunk: int, tokens: int, accelerator: Accelerator, size: int
 ) -> int:
-    """The widest layer's score matrix, twice: softmax reads one while it writes the other."""
+    """The widest layer's scores, as often as they exist at once; MLA's expanded keys and values."""
     heads, fused = facts.shape.num_attention_heads, _FUSED[accelerator]
     widest = 0
     for layer in facts.layers:
         for store in layer.stores:
-            if store.kind is not LayerKind.MLA and store.k_dim in fused:
-                continue
             seen = min(tokens, (store.limit or tokens) + chunk)
-            widest = max(widest, 2 * heads * chunk * seen * size)
+            matrix = heads * chunk * seen * size
+            if store.kind is LayerKind.MLA:
+                expanded = 2 * heads * facts.shape.head_size * seen * size
+                widest = max(widest, int(_SCORES_KEPT_MLA * matrix) + expanded)
+            elif store.k_dim not in fused:
+                kept = _SCORES_KEPT_SINKS if store.sinks else _SCORES_KEPT
+                widest = max(widest, int(kept * matrix))
     return widest
 
 

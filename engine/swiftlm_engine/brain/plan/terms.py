@@ -9,13 +9,16 @@ from swiftlm_engine.brain.facts import ModelFacts
 from swiftlm_engine.brain.facts.layers import LayerKind
 from swiftlm_engine.brain.ledger import EntryKind
 
-from .machine import GB, Covers, Limit, MachineLimits
+from .machine import GB, Accelerator, Covers, Limit, MachineLimits
 from .request import PlanRequest, Settings
 from .scratch import prefill_scratch
 from .streaming import Streaming
 
-# Python, MLX, tokenizer and gRPC of an engine process before any weight; measured on Linux.
-PROCESS_BYTES = 450_000_000
+# An engine process before any weight: Python, MLX and gRPC (79 MB measured on Linux, with room for
+# what a driver adds), and the tokenizer's tables, which grow with the vocabulary.
+PROCESS_BYTES = 130_000_000
+DRIVER_BYTES = 150_000_000
+TOKENIZER_BYTES_PER_TOKEN = 900
 WRITE_BUFFER_BYTES = 64 * 2**20
 MIN_POOL_BYTES = 128 * 2**20
 MAX_POOL_BYTES = 4 * 2**30
@@ -148,12 +151,17 @@ def _working_terms(
             Term(EntryKind.WRITE_BUFFERS, WRITE_BUFFER_BYTES, Source.POLICY, "SSD tier",
                  Covers.HOST)
         )  # fmt: skip
-    process = measured.process_bytes
-    rows.append(
-        Term(EntryKind.PROCESS, process or PROCESS_BYTES,
-             Source.MEASURED if process else Source.POLICY, "Python and MLX", Covers.HOST)
-    )  # fmt: skip
+    rows.append(_process_term(facts, machine, measured))
     return rows
+
+
+def _process_term(facts: ModelFacts, machine: MachineLimits, measured: Measured) -> Term:
+    size, source = measured.process_bytes, Source.MEASURED
+    if size is None:
+        size, source = PROCESS_BYTES, Source.POLICY
+        size += TOKENIZER_BYTES_PER_TOKEN * facts.shape.vocab_size
+        size += 0 if machine.accelerator is Accelerator.CPU else DRIVER_BYTES
+    return Term(EntryKind.PROCESS, size, source, "Python, MLX, tokenizer", Covers.HOST)
 
 
 def buffer_pool_bytes(
