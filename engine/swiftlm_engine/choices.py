@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from swiftlm_engine.brain.checkpoints import checkpoints
 from swiftlm_engine.brain.sequence import Sequence
 from swiftlm_engine.choice import Choice
 from swiftlm_engine.decode_batch import Row
-from swiftlm_engine.prepare import Prepared
+from swiftlm_engine.prepare import Prepared, Rendered
 from swiftlm_engine.sampling.row import RowSampling
 from swiftlm_engine.text.detokenizer import TokenTexts
 from swiftlm_engine.text.output import OutputParser
@@ -27,6 +28,7 @@ class ChoiceFactory:
     eos_ids: frozenset[int]
     vocab_size: int
     kv_bytes: Callable[[int], int]  # price of a sequence that may grow to so many tokens
+    needs_checkpoints: bool  # some layer cannot go back to an earlier position
 
     def __call__(self, prepared: Prepared, arrived_at: float) -> list[Choice]:
         return [self._choice(prepared, i, arrived_at) for i in range(prepared.job.n)]
@@ -39,7 +41,7 @@ class ChoiceFactory:
             prompt.token_ids,
             prepared.max_tokens,
             arrived_at,
-            boundaries=prompt.boundaries,
+            boundaries=self._boundaries(prompt),
             deadline_at=None if job.deadline_s is None else arrived_at + job.deadline_s,
             kv_bytes=self.kv_bytes(len(prompt.token_ids) + prepared.max_tokens),
         )
@@ -61,6 +63,11 @@ class ChoiceFactory:
             thinking=prompt.thinking_open,
             echo_text=prepared.echo_text,
         )
+
+    def _boundaries(self, prompt: Rendered) -> tuple[int, ...]:
+        if not self.needs_checkpoints:
+            return ()
+        return checkpoints(prompt.boundaries, len(prompt.token_ids) - 1)
 
     def _end_ids(self, prepared: Prepared) -> frozenset[int]:
         asked = frozenset(prepared.job.stop_token_ids)

@@ -243,17 +243,20 @@ class Engine:
             raise DeviceFault(text) from error
         log.error("step failed, %d sequences lost: %s", len(self.scheduler.running), text)
         fault = EngineFault(FaultKind.INTERNAL, f"the model failed in this step: {text}")
-        for sequence in self.scheduler.fail_running():
-            self._choices.pop(sequence.key, None)
-            self.counters.failed += 1
-            self._emit([failure(sequence.request_id, sequence.index, fault)])
-        self.runner.reset()
+        self._fail(self.scheduler.fail_running(), fault)
 
     def fail_all(self, fault: EngineFault) -> None:
         """Ends every request with one error event (shutdown, or the loop dies)."""
-        for key in list(self._choices):
-            del self._choices[key]
-            self._emit([failure(key[0], key[1], fault)])
+        self._fail(self.scheduler.fail_all(), fault)
+
+    def _fail(self, sequences: tuple[Sequence, ...], fault: EngineFault) -> None:
+        for sequence in sequences:
+            if self._choices.pop(sequence.key, None) is None:
+                continue  # it had ended already when the step broke
+            self.counters.failed += 1
+            self._forget(sequence.request_id)
+            self._emit([failure(sequence.request_id, sequence.index, fault)])
+        self.runner.reset()
 
     def _forget(self, request_id: str) -> None:
         if not any(key[0] == request_id for key in self._choices):

@@ -37,7 +37,7 @@ class MlxThread:
 
     def __init__(self, on_death: Callable[[BaseException], None]) -> None:
         """`on_death` runs on the dying thread when a step raised."""
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._on_death = on_death
         self._steps: Steps | None = None
         self._stopping = False
@@ -76,11 +76,13 @@ class MlxThread:
         self._calls.put(run)
 
     def stop(self, timeout_s: float) -> bool:
-        """Ends the loop; False when a step did not come back in time."""
-        self._stopping = True
-        self._calls.put(None)
+        """Ends the loop behind all calls made so far; False when it did not come back in time."""
+        self._calls.put(self._end)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def _end(self) -> None:
+        self._stopping = True
 
     @property
     def step_age_s(self) -> float:
@@ -102,7 +104,7 @@ class MlxThread:
         steps = self._steps
         busy = steps is not None and steps.has_work
         self._run_calls(wait=not busy)
-        if steps is None:
+        if steps is None or self._stopping:
             return
         if steps.has_work:
             steps.step()
@@ -114,7 +116,7 @@ class MlxThread:
     def _run_calls(self, *, wait: bool) -> None:
         try:
             run = self._calls.get(block=wait, timeout=IDLE_WAIT_S if wait else None)
-            while run is not None:
+            while True:
                 run()
                 run = self._calls.get_nowait()
         except queue.Empty:

@@ -120,14 +120,16 @@ class Runner:
         return None
 
     def _checkpoint(self, sequence: Sequence, position: int, caches: Caches) -> None:
-        """Stores a checkpoint where a boundary was asked for, and at the end of the prompt."""
+        """Stores a checkpoint where one was asked for, and at the prompt's end if none was.
+
+        At the end, so that requests with the same beginning hit while this one still decodes.
+        """
         salt = self._salts.get(sequence.request_id, b"")
         if salt is None or position == 0:
             return
-        at_end = position == sequence.num_prefill
-        if not at_end and position not in sequence.boundaries:
+        wanted = sequence.boundaries or (sequence.num_prefill,)
+        if position not in wanted:
             return
-        kind = Kind.PROMPT
-        if not at_end and position == sequence.boundaries[0]:
-            kind = Kind.SYSTEM
+        first_of_several = len(wanted) > 1 and position == wanted[0]
+        kind = Kind.SYSTEM if first_of_several else Kind.PROMPT
         self._prefix.store(sequence.prompt_ids[:position], caches, kind, salt)

@@ -21,6 +21,7 @@ from swiftlm_engine.generation import EngineFault, Event, FaultKind, GenerateJob
 from swiftlm_engine.loader import LoadedWeights, Report, load_weights
 from swiftlm_engine.options import EngineOptions
 from swiftlm_engine.prefix.cache import PrefixCache
+from swiftlm_engine.prefix.snapshot import LeafKind, kind_of, leaves_of
 from swiftlm_engine.prepare import Preparer, Rendered
 from swiftlm_engine.runner import Runner
 from swiftlm_engine.text.messages import Chat
@@ -124,6 +125,7 @@ def _assemble(
         frozenset(tokenizer.eos_token_ids),
         vocab_size,
         kv_bytes=lambda tokens: 0,
+        needs_checkpoints=needs_checkpoints(make_caches()),
     )
     engine = Engine(scheduler, runner, factory, emit)
     preparer = Preparer(
@@ -149,6 +151,11 @@ def _assemble(
     )
     embedder = Embedder(weights.model, stream)
     return Session(engine, preparer, facts, text, runner, prefix, embedder)
+
+
+def needs_checkpoints(caches: Caches) -> bool:
+    """Some layer cannot go back to an earlier position (recurrent, or a window)."""
+    return any(kind_of(leaf) is not LeafKind.TRUNK for leaf in leaves_of(caches))
 
 
 def _set_limits(options: EngineOptions, device: Device) -> None:

@@ -179,8 +179,14 @@ class Scheduler:
 
     def fail_running(self) -> tuple[Sequence, ...]:
         """Ends everything that holds KV (a step broke); returns it."""
+        return self._fail(tuple(self._running))
+
+    def fail_all(self) -> tuple[Sequence, ...]:
+        """Ends everything, also what waits (the engine stops); returns it."""
+        return self._fail((*self._running, *self._waiting))
+
+    def _fail(self, failed: tuple[Sequence, ...]) -> tuple[Sequence, ...]:
         now = self._clock()
-        failed = tuple(self._running)
         for sequence in failed:
             sequence.finish(FinishReason.ERROR, now)
             self._release(sequence)

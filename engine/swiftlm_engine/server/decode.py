@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import betterproto2
@@ -113,18 +114,10 @@ def chat(message: m.Chat) -> Chat:
 def _prompt(request: m.GenerateRequest) -> Prompt:
     match betterproto2.which_one_of(request, "prompt"):
         case ("chat", m.Chat() as message):
-            # With tool_choice none the model must not see the tools at all.
             shown = chat(message)
-            if message.tool_choice is m.ToolChoice.NONE and shown.tools:
-                return Chat(
-                    shown.messages,
-                    (),
-                    shown.enable_thinking,
-                    shown.reasoning_effort,
-                    shown.template_kwargs,
-                    shown.continue_final_message,
-                )
-            return shown
+            # With tool_choice none the model must not see the tools at all.
+            hidden = message.tool_choice is m.ToolChoice.NONE
+            return replace(shown, tools=()) if hidden else shown
         case ("text", str() as text):
             return text
         case ("token_ids", m.TokenIds() as tokens):
@@ -153,11 +146,11 @@ def _part(part: m.Part) -> Part:
 
 
 def _tool(tool: m.Tool) -> ToolSpec:
-    parameters = None
-    if tool.parameters:
-        parameters = _json(tool.parameters, f"tools: parameters of '{tool.name}'")
-        if not isinstance(parameters, dict):
-            raise _invalid("tools", f"parameters of tool '{tool.name}' are no JSON schema object")
+    if not tool.parameters:
+        return ToolSpec(tool.name, tool.description, None, tool.strict)
+    parameters = _json(tool.parameters, f"tools: parameters of '{tool.name}'")
+    if not isinstance(parameters, dict):
+        raise _invalid("tools", f"parameters of tool '{tool.name}' are no JSON schema object")
     return ToolSpec(tool.name, tool.description, parameters, tool.strict)
 
 

@@ -6,6 +6,7 @@ Runs on the asyncio thread. It touches no array; it waits for the MLX thread, ne
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
@@ -58,7 +59,9 @@ class EngineService(m.EngineBase):
         self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
         self._session: Session | None = None
         self._stats: StatsReader | None = None
-        self._steps: asyncio.Queue[list[Event]] = asyncio.Queue()
+        self._steps: asyncio.Queue[list[Event] | None] = asyncio.Queue()  # None: no more
+        self._flushed = asyncio.Event()  # no stream is open
+        self._flushed.set()
         self._accepting = True
         self._preparing: set[str] = set()  # accepted, still on the tokenizer thread
         self._cancelled: set[str] = set()  # of those, aborted meanwhile
@@ -107,13 +110,12 @@ class EngineService(m.EngineBase):
 
     async def run(self, messages: AsyncIterator[m.GenerateRequest]) -> AsyncIterator[m.StepEvents]:
         reading = asyncio.create_task(self._read_requests(messages))
+        self._flushed.clear()
         try:
-            while True:
-                events = await self._steps.get()
-                while not self._steps.empty():  # several steps behind: one message catches up
-                    events = events + self._steps.get_nowait()
+            while (events := await self._steps.get()) is not None:
                 yield encode.step_events(events)
         finally:
+            self._flushed.set()
             reading.cancel()
 
     async def _read_requests(self, messages: AsyncIterator[m.GenerateRequest]) -> None:
@@ -240,8 +242,14 @@ class EngineService(m.EngineBase):
             self._mlx.post(self._session.engine.fail_all, fault)
             self._mlx.post(self._session.prefix.close)
         stopped = await asyncio.to_thread(self._mlx.stop, deadline_s)
-        await asyncio.sleep(0.05)  # the last events are on their way
+        await self._flush()
         self._end(EngineExit.DONE if stopped else EngineExit.STOP_TIMED_OUT)
+
+    async def _flush(self) -> None:
+        """Lets the daemon have every event before its stream ends."""
+        self._steps.put_nowait(None)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._flushed.wait(), FLUSH_S)
 
     def _on_death(self, error: BaseException) -> None:
         """On the dying MLX thread: whoever waits gets an error, then the process ends."""
@@ -249,8 +257,12 @@ class EngineService(m.EngineBase):
             fault = EngineFault(FaultKind.INTERNAL, f"the engine died: {error}")
             self._session.engine.fail_all(fault)
         code = EngineExit.GPU_FAULT if isinstance(error, DeviceFault) else EngineExit.LOOP_DIED
-        threading.Timer(FLUSH_S, os._exit, (code,)).start()
-        self._loop.call_soon_threadsafe(self._loop.call_later, FLUSH_S / 2, self._end, code)
+        threading.Timer(2 * FLUSH_S, os._exit, (code,)).start()
+        asyncio.run_coroutine_threadsafe(self._flush_and_end(code), self._loop)
+
+    async def _flush_and_end(self, code: EngineExit) -> None:
+        await self._flush()
+        self._end(code)
 
     def _end(self, code: EngineExit) -> None:
         if not self.ended.done():

@@ -1,0 +1,56 @@
+# `make test` is what CI runs. Everything else is for people.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+TESTED := proto/swiftlm_proto engine/swiftlm_engine daemon/swiftlmd ctl/swiftlmctl
+# With OpenBLAS MLX's CPU back end prefills an order of magnitude faster; tests run without it too.
+OPENBLAS := $(firstword $(wildcard /usr/lib/*/openblas-pthread/libopenblas.so.0))
+FAST := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
+
+.PHONY: test setup lint types unit integration e2e test-kernels bench bench-kv soak proto lock clean
+
+test: setup lint types
+	$(FAST) $(PYTHON) -m pytest -m "not slow and not kernels and not metal and not macos" --durations=15
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: locks/dev.txt pyproject.toml scripts/setup.sh
+	sh scripts/setup.sh $(VENV)
+	@touch $@
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: setup
+	$(VENV)/bin/mypy
+
+unit: setup
+	$(PYTHON) -m pytest tests/unit
+
+integration: setup
+	$(FAST) $(PYTHON) -m pytest tests/integration -m "not slow"
+
+e2e: setup
+	$(FAST) $(PYTHON) -m pytest tests/e2e
+
+test-kernels: setup
+	$(PYTHON) -m pytest tests/kernels -m kernels
+
+bench: setup
+	$(FAST) $(PYTHON) -m bench
+
+bench-kv: setup
+	$(FAST) $(PYTHON) bench/kv_quality.py
+
+soak: setup
+	$(FAST) $(PYTHON) -m pytest tests -m slow
+
+proto: setup
+	PYTHON=$(PYTHON) scripts/generate_proto.sh
+
+lock:
+	scripts/lock.sh
+
+clean:
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

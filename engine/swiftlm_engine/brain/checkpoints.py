@@ -1,0 +1,33 @@
+"""Where prefill pauses so that the prefix cache can keep a state to come back to.
+
+KV of full attention serves any shorter prefix, so such models never pause. A recurrent state or a
+window that slid serves exactly the position it was saved at: there the pauses decide what the next
+request can reuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+# A pause costs one more pass over the weights; what it saves is at most the tokens behind it.
+MIN_GAP = 64
+MAX_CHECKPOINTS = 4
+
+
+def checkpoints(boundaries: Sequence[int], num_prefill: int) -> tuple[int, ...]:
+    """The boundaries worth a pause, ascending.
+
+    Always the last one (before the answer's opener, where the next turn's prompt still agrees when
+    thinking is dropped from history) and the first one (the system prompt, which conversations
+    share); between them the latest, as an edited last message comes back to those.
+    """
+    inside = [b for b in boundaries if 0 < b <= num_prefill]
+    if not inside:
+        return ()
+    kept = [inside[-1]]
+    for boundary in reversed(inside[1:-1]):
+        if len(kept) < MAX_CHECKPOINTS - 1 and kept[-1] - boundary >= MIN_GAP:
+            kept.append(boundary)
+    if kept[-1] - inside[0] >= MIN_GAP and inside[0] >= MIN_GAP:
+        kept.append(inside[0])
+    return tuple(reversed(kept))

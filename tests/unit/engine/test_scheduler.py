@@ -1,0 +1,219 @@
+"""The scheduler's rules on random timelines, and each rule by itself."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swiftlm_engine.brain.scheduler import (
+    BudgetGate,
+    Limits,
+    QueueFull,
+    Scheduler,
+    StepPlan,
+    StepResult,
+)
+from swiftlm_engine.brain.sequence import FinishReason, Phase, Sequence
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def sequence(name: str, prompt: int, *, now: float = 0.0, max_tokens: int = 4, **more) -> Sequence:
+    return Sequence(name, 0, list(range(prompt)), max_tokens, now, **more)
+
+
+class Machine:
+    """Plays the runner: prefills at a fixed rate, decodes one token per row and step."""
+
+    def __init__(self, scheduler: Scheduler, clock: Clock, tokens_per_s: float = 1000.0) -> None:
+        self.scheduler, self.clock, self.rate = scheduler, clock, tokens_per_s
+        self.finished: dict[str, int] = {}
+        self.first_token_at: dict[str, float] = {}
+
+    def step(self) -> StepPlan:
+        plan = self.scheduler.plan()
+        for gone in plan.gone:
+            self._count(gone)
+        ended = []
+        for row in plan.decode:
+            row.output_ids.append(0)
+            self.first_token_at.setdefault(row.request_id, self.clock.now)
+            if len(row.output_ids) >= row.max_tokens:
+                ended.append((row, FinishReason.LENGTH))
+        self.clock.now += 0.01
+        tokens = plan.chunk.count if plan.chunk else 0
+        seconds = tokens / self.rate
+        self.clock.now += seconds
+        self.scheduler.apply(
+            plan, StepResult(tokens, seconds, len(plan.decode), 0.01, tuple(ended))
+        )
+        for row, _ in ended:
+            self._count(row)
+        self.scheduler.check_integrity()
+        return plan
+
+    def run(self, max_steps: int = 10_000) -> None:
+        for _ in range(max_steps):
+            if not self.scheduler.has_work:
+                return
+            self.step()
+        raise AssertionError("the scheduler never came to an end")
+
+    def _count(self, row: Sequence) -> None:
+        self.finished[row.request_id] = self.finished.get(row.request_id, 0) + 1
+
+
+def machine(gate=None, **limits) -> tuple[Machine, Scheduler, Clock]:
+    clock = Clock()
+    scheduler = Scheduler(Limits(**limits), clock, gate)
+    return Machine(scheduler, clock), scheduler, clock
+
+
+timelines = st.lists(
+    st.tuples(
+        st.integers(1, 300),  # prompt tokens
+        st.integers(1, 20),  # max tokens
+        st.integers(0, 30),  # arrives before this step
+        st.one_of(st.none(), st.integers(0, 60)),  # aborted before this step
+        st.one_of(st.none(), st.floats(0.01, 5.0)),  # deadline in seconds
+        st.integers(0, 50),  # KV bytes
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(timelines, st.integers(1, 5), st.integers(0, 8))
+def test_every_sequence_ends_exactly_once_and_nothing_leaks(timeline, parallel, max_queue):
+    gate = BudgetGate(60)
+    m, scheduler, clock = machine(gate, parallel=parallel, max_queue=max_queue, prefill_chunk=64)
+    refused = set()
+    for step in range(62):
+        for i, (prompt, max_tokens, arrives, _, deadline, kv) in enumerate(timeline):
+            if arrives == step:
+                due = None if deadline is None else clock.now + deadline
+                new = sequence(
+                    f"r{i}", prompt, now=clock.now, max_tokens=max_tokens,
+                    deadline_at=due, kv_bytes=kv,
+                )  # fmt: skip
+                try:
+                    scheduler.add([new])
+                except QueueFull:
+                    refused.add(f"r{i}")
+        for i, row in enumerate(timeline):
+            if row[3] == step:
+                scheduler.abort(f"r{i}")
+        m.step()
+    m.run()
+    assert m.finished == {f"r{i}": 1 for i in range(len(timeline)) if f"r{i}" not in refused}
+    assert gate.reserved_bytes == 0
+    assert not scheduler.waiting
+    assert not scheduler.running
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 2000), min_size=1, max_size=12))
+def test_decoding_rows_get_a_token_in_every_step(prompts):
+    m, scheduler, _ = machine(parallel=16)
+    decoding = sequence("decoding", 1, max_tokens=10_000)
+    scheduler.add([decoding])
+    m.step()
+    scheduler.add([sequence(f"p{i}", n) for i, n in enumerate(prompts)])
+    for _ in range(50):
+        before = len(decoding.output_ids)
+        plan = m.step()
+        assert len(decoding.output_ids) == before + 1
+        assert plan.chunk is None or plan.chunk.count <= 0.25 * 2000 + 16
+
+
+def test_short_prompt_overtakes_a_long_one_between_chunks():
+    m, scheduler, clock = machine(parallel=4)
+    scheduler.add([sequence("long", 30_000)])
+    m.step()
+    m.step()
+    arrived = clock.now
+    scheduler.add([sequence("short", 20, now=arrived)])
+    while "short" not in m.first_token_at:
+        m.step()
+    assert m.first_token_at["short"] - arrived < 0.6
+    assert "long" not in m.first_token_at
+
+
+def test_long_prompt_does_not_starve_under_a_stream_of_short_ones():
+    m, scheduler, clock = machine(parallel=4, max_queue=1000)
+    scheduler.add([sequence("long", 4000)])
+    for i in range(400):
+        scheduler.add([sequence(f"s{i}", 200, now=clock.now, max_tokens=1)])
+        m.step()
+        if "long" in m.first_token_at:
+            break
+    # Alone it takes 4 s; while 200 tokens arrive per 0.21 s nothing could be left for it without
+    # ageing, which gives it its turn after 4000 / 0.5 tokens' worth of waiting.
+    assert m.first_token_at["long"] < 25
+
+
+def test_full_queue_refuses_with_an_estimate():
+    _, scheduler, _ = machine(parallel=1, max_queue=2)
+    scheduler.add([sequence(f"r{i}", 500) for i in range(3)])
+    with pytest.raises(QueueFull) as refused:
+        scheduler.add([sequence("late", 10)])
+    assert refused.value.retry_after_s >= 1.0
+
+
+def test_choices_of_one_request_are_queued_all_or_none():
+    _, scheduler, _ = machine(parallel=1, max_queue=2)
+    with pytest.raises(QueueFull):
+        scheduler.add([sequence("many", 5) for _ in range(4)])
+    assert not scheduler.waiting
+
+
+def test_memory_that_cannot_be_had_is_waited_for():
+    gate = BudgetGate(100)
+    m, scheduler, _ = machine(gate, parallel=4)
+    scheduler.add([sequence("a", 10, kv_bytes=80), sequence("b", 10, kv_bytes=80)])
+    m.step()
+    assert [s.request_id for s in scheduler.running] == ["a"]
+    m.run()
+    assert m.finished == {"a": 1, "b": 1}
+
+
+def test_prefix_hit_of_the_whole_prompt_goes_straight_to_decode():
+    clock = Clock()
+    scheduler = Scheduler(Limits(), clock, open_sequence=lambda s: s.num_prefill)
+    hit = sequence("hit", 500)
+    scheduler.add([hit])
+    plan = scheduler.plan()
+    assert plan.chunk is None
+    assert plan.decode == (hit,)
+    assert hit.cached == 499
+
+
+def test_chunk_stops_at_the_next_boundary():
+    _, scheduler, _ = machine()
+    scheduler.add([sequence("r", 300, boundaries=(100, 200))])
+    plan = scheduler.plan()
+    assert plan.chunk is not None
+    assert (plan.chunk.start, plan.chunk.count) == (0, 100)
+
+
+@pytest.mark.parametrize("phase", [Phase.WAITING, Phase.PREFILLING, Phase.DECODING])
+def test_abort_ends_a_sequence_in_any_phase(phase):
+    m, scheduler, _ = machine(parallel=1)
+    blocker = sequence("blocker", 10, max_tokens=50)
+    size = {Phase.WAITING: 20, Phase.PREFILLING: 5000, Phase.DECODING: 1}[phase]
+    target = sequence("target", size, max_tokens=50)
+    scheduler.add([blocker, target] if phase is Phase.WAITING else [target])
+    m.step()
+    assert target.phase is phase
+    assert scheduler.abort("target")
+    plan = m.step()
+    assert plan.gone == (target,)
+    assert target.finish_reason is FinishReason.ABORT
+    assert not scheduler.abort("target")

@@ -1,0 +1,183 @@
+"""The rooms of docs/architecture.md: who may import whom, and what a process must not load.
+
+Only `ast`: nothing of the project is imported, so a broken room cannot hide its edges.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = {
+    "swiftlm_proto": ROOT / "proto",
+    "swiftlm_engine": ROOT / "engine",
+    "swiftlmd": ROOT / "daemon",
+    "swiftlmctl": ROOT / "ctl",
+}
+
+# What each room may import besides itself and the standard library, and why.
+ALLOWED = {
+    "swiftlm_proto": {"betterproto2", "grpclib"},
+    "swiftlm_engine": {
+        "mlx",
+        "mlx_lm",
+        "numpy",  # the readable side of an MLX array
+        "jinja2",  # the errors that chat templates raise
+        "llguidance",  # token masks of grammars
+        "gguf",  # GGUF import (ADR 0002)
+        "grpclib",  # server room only, see SERVER_ONLY
+        "betterproto2",
+        "swiftlm_proto",
+    },
+    "swiftlmd": {
+        "aiohttp",
+        "grpclib",
+        "uvloop",
+        "psutil",
+        "tomlkit",
+        "huggingface_hub",
+        "httpx2",  # the errors that huggingface_hub raises
+        "prometheus_client",
+        "pydantic",
+        "pydantic_core",
+        "swiftlm_proto",
+        "swiftlm_engine",  # only swiftlm_engine.brain, see below
+    },
+    "swiftlmctl": {
+        "swiftlm_proto",
+        "grpclib",
+        "betterproto2",
+        "typer",
+        "rich",
+    },
+}
+
+# The wire stays at the engine's edge: these modules, and nothing else of the room, know it.
+SERVER_ONLY = {"grpclib", "betterproto2", "swiftlm_proto"}
+SERVER_MODULES = (
+    "swiftlm_engine/server/",
+    "swiftlm_engine/__main__.py",
+    "swiftlm_engine/parent.py",
+)
+
+# brain has no tensors: it runs on any machine, in the daemon too.
+NOT_IN_BRAIN = {
+    "mlx",
+    "mlx_lm",
+    "transformers",
+    "tokenizers",
+    "numpy",
+    "jinja2",
+    "llguidance",
+    "gguf",
+}
+
+# The daemon's processes must not load these: hundreds of megabytes, and MLX reads its environment
+# at import, which is the engine process's business.
+HEAVY = {"mlx", "mlx_lm", "transformers", "numpy", "torch", "gguf", "huggingface_hub"}
+
+
+def python_files(package: str) -> list[Path]:
+    files = sorted((ROOMS[package] / package).rglob("*.py"))
+    return [f for f in files if "_gen" not in f.parts]
+
+
+def imports(path: Path) -> list[tuple[str, int]]:
+    """Absolute module names imported anywhere in the file, also inside functions."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.append((node.module, node.lineno))
+    return found
+
+
+def third_party(name: str) -> bool:
+    top = name.split(".")[0]
+    return top not in sys.stdlib_module_names and top != "__future__"
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_room_imports_only_what_the_architecture_allows(package):
+    allowed = ALLOWED[package] | {package}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in python_files(package)
+        for name, line in imports(path)
+        if third_party(name) and name.split(".")[0] not in allowed
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_every_allowed_import_is_used(package):
+    files = (ROOMS[package] / package).rglob("*.py")
+    used = {name.split(".")[0] for path in files for name, _ in imports(path)}
+    assert ALLOWED[package] - used == set()
+
+
+def test_wire_stays_in_the_server_modules_of_the_engine():
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in python_files("swiftlm_engine")
+        for name, line in imports(path)
+        if name.split(".")[0] in SERVER_ONLY
+        and not str(path.relative_to(ROOT / "engine")).startswith(SERVER_MODULES)
+    ]
+    assert wrong == []
+
+
+def test_brain_has_no_tensors():
+    brain = ROOT / "engine" / "swiftlm_engine" / "brain"
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in sorted(brain.rglob("*.py"))
+        for name, line in imports(path)
+        if name.split(".")[0] in NOT_IN_BRAIN
+        or (name.startswith("swiftlm_engine.") and not name.startswith("swiftlm_engine.brain"))
+    ]
+    assert wrong == []
+
+
+def test_daemon_imports_only_the_brain_of_the_engine():
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in python_files("swiftlmd")
+        for name, line in imports(path)
+        if name.split(".")[0] == "swiftlm_engine" and not name.startswith("swiftlm_engine.brain")
+    ]
+    assert wrong == []
+
+
+def test_rooms_have_no_init_file():
+    assert [room.name for room in ROOMS.values() if (room / "__init__.py").exists()] == []
+
+
+def loaded_by(module: str) -> set[str]:
+    path = ":".join(str(room) for room in ROOMS.values())
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", f"import {module}"],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"},
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    lines = [line for line in result.stderr.splitlines() if line.startswith("import time:")]
+    return {line.rsplit("|", 1)[1].strip().split(".")[0] for line in lines}
+
+
+def test_daemon_process_loads_nothing_heavy():
+    assert loaded_by("swiftlmd.main") & HEAVY == set()
+
+
+def test_cli_loads_nothing_heavy():
+    loaded = loaded_by("swiftlmctl.main")
+    assert loaded & (HEAVY | {"grpclib", "betterproto2", "aiohttp", "swiftlmd"}) == set()
