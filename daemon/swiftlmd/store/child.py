@@ -1,4 +1,4 @@
-"""Child processes that report by JSON lines. Leaving the iteration kills the child for certain.
+"""Child processes that report by JSON lines. Cancelling the call kills the child for certain.
 
 Downloads and conversions run outside the daemon: a thread cannot be stopped, a process can.
 """
@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -32,16 +32,18 @@ class ChildFailed(Exception):
 
 @asynccontextmanager
 async def python(
-    *args: str, environ: Mapping[str, str] | None = None, stdin: bytes = b""
+    *args: str, environ: Mapping[str, str], stdin: bytes = b""
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """This interpreter with other arguments, in a group of its own that dies with the block."""
+    isolated = ("-I",) if sys.flags.isolated else ()  # as we were started
     process = await asyncio.create_subprocess_exec(
         sys.executable,
+        *isolated,
         *args,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=None if environ is None else dict(environ),
+        env=dict(environ),
         limit=_LINE_LIMIT,
         start_new_session=True,
     )
@@ -55,17 +57,23 @@ async def python(
         await process.wait()
 
 
-async def reports(
-    *args: str, environ: Mapping[str, str] | None = None, stdin: bytes = b""
-) -> AsyncIterator[Report]:
-    """The child's JSON lines; raises ChildFailed when it ends with another status than 0."""
+async def run(
+    *args: str,
+    on_report: Callable[[Report], None],
+    environ: Mapping[str, str],
+    stdin: bytes = b"",
+) -> None:
+    """Hands on the child's JSON lines; raises ChildFailed when it ends with another status than 0.
+
+    Cancelling kills the child before it returns.
+    """
     async with python(*args, environ=environ, stdin=stdin) as process:
         assert process.stdout is not None
         complaints = asyncio.create_task(last_lines(process.stderr))
         try:
             async for line in process.stdout:
                 if (report := _parsed(line)) is not None:
-                    yield report
+                    on_report(report)
             code = await process.wait()
             if code != 0:
                 raise ChildFailed(code, await complaints)

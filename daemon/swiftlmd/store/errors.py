@@ -41,3 +41,10 @@ class NotRemovable(ServiceError):
 
     def __init__(self, message: str) -> None:
         super().__init__(m.FaultKind.INVALID, message, param="model", code="not_removable")
+
+
+class NotRepairable(ServiceError):
+    """A folder whose origin is not known."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(m.FaultKind.INVALID, message, param="model", code="not_repairable")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swiftlm_engine.brain.facts import MissingFile, ModelFacts, ModelFilesError, read_model
-
 from swiftlmd.store import supported
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "tiktoken.model")

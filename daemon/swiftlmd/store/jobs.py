@@ -1,72 +1,55 @@
 """Pulls under way: one per model, any number of followers, ended by the last who leaves.
 
-Each job has one task that owns it; followers read the latest report and the end from it.
+Each job has one task that owns it; followers read the newest report and the end from it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from swiftlmd.store.entries import PullProgress, Stage
 from swiftlmd.store.errors import PullCancelled
 
-Steps = Callable[[], AsyncGenerator[PullProgress, None]]
+Report = Callable[[PullProgress], None]
+Work = Callable[[Report], Awaitable[None]]
 
 
 class Job:
     """One pull. Followers never slow it down: they see the newest report, not every one."""
 
-    def __init__(self, name: str, steps: Steps) -> None:
+    def __init__(self, name: str, work: Work) -> None:
         self.name = name
         self.latest = PullProgress(Stage.QUEUED)
         self.followers = 0
-        self._changed = asyncio.Condition()
-        self.task = asyncio.create_task(self._run(steps), name=f"pull {name}")
-        self._version = 0
+        self._changed = asyncio.Event()
+        self.task = asyncio.create_task(self._run(work), name=f"pull {name}")
+        self.task.add_done_callback(lambda _: self._changed.set())
 
-    async def _run(self, steps: Steps) -> None:
-        try:
-            async with aclosing(steps()) as reports:
-                async for report in reports:
-                    await self._announce(report)
-        finally:
-            await self._announce(self.latest)
+    async def _run(self, work: Work) -> None:
+        await work(self._announce)
+        self._announce(PullProgress(Stage.DONE, detail=self.latest.detail))
 
-    async def _announce(self, report: PullProgress) -> None:
-        async with self._changed:
-            self.latest = report
-            self._version += 1
-            self._changed.notify_all()
+    def _announce(self, report: PullProgress) -> None:
+        self.latest = report
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     async def follow(self) -> AsyncGenerator[PullProgress, None]:
         """Reports until the end; raises what ended the job."""
-        seen = -1
-        while not self.task.done():
-            if self._version != seen:
-                seen = self._version
-                yield self.latest
-                continue
-            await self._next(seen)
-        if self._version != seen:
-            yield self.latest
+        seen: PullProgress | None = None
+        while True:
+            if self.latest is not seen:
+                seen = self.latest
+                yield seen
+            elif self.task.done():
+                break
+            else:
+                await self._changed.wait()  # also set at the task's very end
         if self.task.cancelled():
             raise PullCancelled(self.name)
         self.task.result()
-
-    async def _next(self, seen: int) -> None:
-        """Until there is a newer report or the task has ended, whichever is first."""
-
-        async def newer() -> None:
-            async with self._changed:
-                await self._changed.wait_for(lambda: self._version != seen)
-
-        waiter = asyncio.create_task(newer())
-        try:
-            await asyncio.wait({waiter, self.task}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiter.cancel()
 
 
 class Jobs:
@@ -78,11 +61,11 @@ class Jobs:
     def running(self) -> list[Job]:
         return list(self._jobs.values())
 
-    async def follow(self, name: str, steps: Steps) -> AsyncGenerator[PullProgress, None]:
+    async def follow(self, name: str, work: Work) -> AsyncGenerator[PullProgress, None]:
         """Start the pull, or join the one that runs; it stops when nobody follows it any more."""
         job = self._jobs.get(name)
         if job is None:
-            job = self._jobs[name] = Job(name, steps)
+            job = self._jobs[name] = Job(name, work)
             job.task.add_done_callback(lambda _: self._jobs.pop(name, None))
         job.followers += 1
         try:

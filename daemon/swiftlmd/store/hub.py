@@ -1,0 +1,153 @@
+"""A pull from the hub, seen from the daemon: a child process that reports, and its failures."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from swiftlmd.store import child
+from swiftlmd.store.entries import PullProgress, Stage
+from swiftlmd.store.errors import PullFailed
+from swiftlmd.store.fetch.request import Request
+from swiftlmd.store.jobs import Report
+from swiftlmd.store.meter import Meter
+from swiftlmd.store.options import StoreOptions
+
+log = logging.getLogger(__name__)
+
+_GRACE_S = 30.0  # the child gives up by itself; this is for one that hangs
+_STATUS = {
+    "gated": 403,
+    "bad_token": 401,
+    "forbidden": 403,
+    "absent": 404,
+    "no_revision": 404,
+    "no_weights": 422,
+    "unsafe_name": 422,
+    "unreachable": 503,
+    "offline": 503,
+    "hub_busy": 503,
+    "disk_full": 507,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What arrived: the last thing a fetch says."""
+
+    path: Path
+    commit: str
+    licence: str
+    files: tuple[str, ...]
+    size_bytes: int
+
+
+async def fetch(request: Request, options: StoreOptions, report: Report) -> Fetched:
+    """Raises PullFailed. Cancelling it kills the transfer; the bytes stay."""
+    if options.offline:
+        raise PullFailed(
+            f"'{request.repo}' is not on this machine and hub.offline is set; "
+            "`swiftlmctl config unset hub.offline` allows fetching it",
+            code="offline",
+            status=_STATUS["offline"],
+        )
+    reading = _Reading(request.repo, report)
+    try:
+        async with asyncio.timeout(options.patience_s + _GRACE_S) as watch:
+            reading.on_growth = lambda: watch.reschedule(
+                asyncio.get_running_loop().time() + options.patience_s + _GRACE_S
+            )
+            await child.run(
+                "-m",
+                "swiftlmd.store.fetch",
+                on_report=reading.take,
+                environ=_environment(options),
+                stdin=request.to_json(),
+            )
+    except TimeoutError as error:
+        raise PullFailed(
+            f"'{request.repo}' stopped arriving; pull it again to go on", code="stalled"
+        ) from error
+    except child.ChildFailed as failed:
+        raise reading.failure(failed) from failed
+    assert reading.fetched is not None, "the child ended well without its last line"
+    return reading.fetched
+
+
+def request_for(
+    repo: str, revision: str, include: tuple[str, ...], options: StoreOptions, *, recheck: bool
+) -> Request:
+    return Request(
+        repo=repo,
+        revision=revision,
+        include=include,
+        cache=str(options.hub_cache),
+        recheck=recheck,
+        parallel=options.parallel,
+        patience_s=options.patience_s,
+        spare_bytes=options.spare_bytes,
+    )
+
+
+class _Reading:
+    """Turns the child's lines into reports; remembers what the end needs."""
+
+    def __init__(self, repo: str, report: Report) -> None:
+        self.fetched: Fetched | None = None
+        self.on_growth: Callable[[], None] = lambda: None
+        self._repo = repo
+        self._report = report
+        self._licence = ""
+        self._files: tuple[str, ...] = ()
+        self._total = 0
+        self._grown = -1
+        self._meter = Meter(Stage.DOWNLOAD, 0, time.monotonic)
+        self._error: PullFailed | None = None
+
+    def take(self, line: child.Report) -> None:
+        match line.get("stage"):
+            case "resolve":
+                self._report(PullProgress(Stage.RESOLVE, detail=self._repo))
+            case "files":
+                self._files = tuple(f["name"] for f in line["files"])
+                self._licence, self._total = line["licence"], line["total_bytes"]
+                self._meter = Meter(Stage.DOWNLOAD, self._total, time.monotonic)
+                self.on_growth()
+            case "download":
+                if line["done_bytes"] > self._grown:
+                    self._grown = line["done_bytes"]
+                    self.on_growth()
+                self._report(self._meter.report(line["done_bytes"], line["detail"]))
+            case "verify":
+                self.on_growth()
+                progress = (self._total, self._total)
+                self._report(PullProgress(Stage.VERIFY, *progress, detail=line["detail"]))
+            case "done":
+                path, commit = Path(line["path"]), line["commit"]
+                self.fetched = Fetched(path, commit, self._licence, self._files, self._total)
+            case "error":
+                status = _STATUS.get(line["reason"], 502)
+                self._error = PullFailed(line["message"], code=line["reason"], status=status)
+
+    def failure(self, failed: child.ChildFailed) -> PullFailed:
+        if self._error is not None:
+            return self._error
+        log.error("fetching %s ended with status %s: %s", self._repo, failed.code, failed.complaint)
+        return PullFailed(f"the download of '{self._repo}' broke off (status {failed.code})")
+
+
+def _environment(options: StoreOptions) -> dict[str, str]:
+    """The cache is passed by name; progress bars and telemetry are off; xet cannot resume."""
+    return {
+        **options.environ,
+        "HF_ENDPOINT": options.endpoint,
+        "HF_HUB_OFFLINE": "0",  # decided above
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_UPDATE_CHECK": "1",
+    }

@@ -1,0 +1,42 @@
+"""Where other programs keep their models: the Hugging Face cache and LM Studio's folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def hub_cache(environ: Mapping[str, str], home: Path) -> Path:
+    """By the rules of the hub's own client, without importing it."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if value := environ.get(name):
+            return _expanded(value, home)
+    if value := environ.get("HF_HOME"):
+        return _expanded(value, home) / "hub"
+    general = environ.get("XDG_CACHE_HOME")
+    base = _expanded(general, home) if general else home / ".cache"
+    return base / "huggingface" / "hub"
+
+
+def lm_studio_folders(home: Path) -> list[Path]:
+    """Old and new place, and the one chosen in its settings."""
+    candidates = [home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"]
+    for settings in (home / ".lmstudio", home / ".cache" / "lm-studio"):
+        if chosen := _downloads_folder(settings / "settings.json"):
+            candidates.append(_expanded(chosen, home))
+    return [p for p in dict.fromkeys(candidates) if p.is_dir()]
+
+
+def _downloads_folder(settings: Path) -> str:
+    try:
+        value = json.loads(settings.read_bytes()).get("downloadsFolder")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return ""
+    return value if isinstance(value, str) else ""
+
+
+def _expanded(text: str, home: Path) -> Path:
+    if text == "~" or text.startswith("~/"):
+        return home / text[2:]
+    return Path(text)
