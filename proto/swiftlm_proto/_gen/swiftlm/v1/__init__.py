@@ -330,6 +330,11 @@ class CacheRequest(betterproto2.Message):
 
     resize_bytes: "int | None" = betterproto2.field(2, betterproto2.TYPE_UINT64, optional=True)
 
+    clear_pool: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
+    """
+    give MLX's free buffers back to the system
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "CacheRequest", CacheRequest)
 
