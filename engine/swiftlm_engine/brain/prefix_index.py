@@ -10,15 +10,15 @@ A prompt is served at length P when every part that the model needs has an entry
 prompt's first P tokens and serves P. Trunk and state may come from different entries.
 
 Invariants, checked by `check_integrity`: bytes add up; no entry is covered by a longer one of the
-same part; no entry is left that could never serve because its partner part is gone; nodes have
-entries or at least two children.
+same part.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from swiftlm_engine.brain.tokens import TOKEN_BYTES, common_tokens, pack, unpack
+from swiftlm_engine.brain.radix import Node, check_nodes, grow, prune, walk
+from swiftlm_engine.brain.tokens import TOKEN_BYTES, pack, unpack
 
 
 class Part(Enum):
@@ -49,7 +49,7 @@ class Entry:
     last_used: int = 0
     num_hits: int = 0
     num_locks: int = 0
-    node: "_Node | None" = field(default=None, repr=False)
+    node: "Node[Part, Entry] | None" = field(default=None, repr=False)
 
     @property
     def length(self) -> int:
@@ -70,17 +70,7 @@ class Found:
     state: Entry | None = None
 
 
-class _Node:
-    """`label` are the tokens from the parent to here; `depth` counts tokens from the root."""
-
-    __slots__ = ("children", "depth", "entries", "label", "parent")
-
-    def __init__(self, parent: "_Node | None", label: bytes) -> None:
-        self.parent = parent
-        self.label = label
-        self.depth: int = (parent.depth if parent else 0) + len(label) // TOKEN_BYTES
-        self.children: dict[bytes, _Node] = {}
-        self.entries: dict[Part, Entry] = {}
+_Node = Node[Part, Entry]
 
 
 class PrefixIndex:
@@ -109,7 +99,7 @@ class PrefixIndex:
         if root is None:
             return Found(0, 0)
         tokens = pack(token_ids[:max_length])
-        path = _walk(root, tokens)
+        path = walk(root, tokens)
         common = path[-1][1]
         length, trunk, state = common, None, None
         if Part.TRUNK in self.needs:
@@ -155,7 +145,7 @@ class PrefixIndex:
             raise ValueError("an empty prefix cannot be stored")
         if not 0 <= floor <= len(token_ids):
             raise ValueError(f"floor {floor} outside 0..{len(token_ids)}")
-        node = self._grow(tokens, salt)
+        node = grow(self._roots.setdefault(salt, Node()), tokens)
         entry = Entry(part, tokens, salt, floor, nbytes, kind, 0)
         if kind is Kind.SYSTEM:
             entry.system_length = entry.length
@@ -163,23 +153,23 @@ class PrefixIndex:
         if longer is not None:
             longer.system_length = max(longer.system_length, entry.system_length)
             self.touch(longer)
-            self._prune(node)
+            self._prune(node, entry.salt)
             return longer, []
         superseded = _covered(node, entry)
         for old in superseded:
             entry.system_length = max(entry.system_length, old.system_length)
             self.remove(old)
-        self._attach(self._grow(tokens, salt), entry)
+        self._attach(grow(self._roots.setdefault(salt, Node()), tokens), entry)
         return entry, superseded
 
     def remove(self, entry: Entry) -> None:
         """Take an entry out; its bytes no longer count."""
         node = _node_of(entry)
-        del node.entries[entry.part]
+        del node.values[entry.part]
         entry.node = None
         self._entries.discard(entry)
         self.nbytes -= entry.nbytes
-        self._prune(node)
+        self._prune(node, entry.salt)
 
     def clear(self) -> None:
         for entry in self._entries:
@@ -219,10 +209,10 @@ class PrefixIndex:
 
     def surplus_states(self, entry: Entry, max_states: int) -> list[Entry]:
         """Unprotected states on the path to `entry` beyond the `max_states` longest."""
-        above = _ancestors(_node_of(entry))
-        states = [node.entries[Part.STATE] for node in above if Part.STATE in node.entries]
+        above = _node_of(entry).upwards()
+        states = [node.values[Part.STATE] for node in above if Part.STATE in node.values]
         loose = [e for e in states if not _is_protected(e)]
-        return loose[max_states:]  # _ancestors goes upwards: the longest come first
+        return loose[max_states:]  # upwards: the longest come first
 
     def stranded(self) -> list[Entry]:
         """Entries that can serve nothing because no entry of the other needed part fits them."""
@@ -236,12 +226,11 @@ class PrefixIndex:
         """Raise AssertionError when an invariant of the header does not hold. Slow."""
         seen: set[Entry] = set()
         for salt, root in self._roots.items():
-            _expect(root.parent is None and root.label == b"", "root with a label")
-            for node in _subtree(root):
-                _check_node(node, root)
-                for part, entry in node.entries.items():
+            check_nodes(root)
+            for node in root.subtree():
+                for part, entry in node.values.items():
                     _expect(entry.part is part and entry.node is node, "entry in the wrong place")
-                    _expect(entry.tokens == _path_tokens(node), "entry's tokens differ from path")
+                    _expect(entry.tokens == node.path_tokens(), "entry's tokens differ from path")
                     _expect(entry.salt == salt, "entry under the wrong salt")
                     _expect(_covering(node, entry) is None, "entry is superseded")
                     seen.add(entry)
@@ -251,58 +240,17 @@ class PrefixIndex:
     # ---- tree ----
 
     def _attach(self, node: _Node, entry: Entry) -> None:
-        node.entries[entry.part] = entry
+        node.values[entry.part] = entry
         entry.node = node
         self._entries.add(entry)
         self.nbytes += entry.nbytes
         self._tick += 1
         entry.last_used = self._tick
 
-    def _grow(self, tokens: bytes, salt: bytes) -> _Node:
-        """The node for exactly these tokens, made if need be."""
-        node = self._roots.setdefault(salt, _Node(None, b""))
-        while tokens:
-            child = node.children.get(tokens[:TOKEN_BYTES])
-            if child is None:
-                child = _Node(node, tokens)
-                node.children[tokens[:TOKEN_BYTES]] = child
-                return child
-            common = common_tokens(child.label, tokens) * TOKEN_BYTES
-            if common < len(child.label):
-                child = _split(child, common)
-            node, tokens = child, tokens[common:]
-        return node
-
-    def _prune(self, node: _Node) -> None:
-        """Remove or join nodes that hold nothing, from here upwards."""
-        while not node.entries and len(node.children) < 2:
-            parent = node.parent
-            if parent is None:
-                if not node.children:
-                    self._roots = {s: r for s, r in self._roots.items() if r is not node}
-                return
-            if node.children:
-                _join(node)
-                return
-            del parent.children[node.label[:TOKEN_BYTES]]
-            node = parent
-
-
-def _walk(root: _Node, tokens: bytes) -> list[tuple[_Node, int]]:
-    """Nodes along the tokens with the length agreed at each; the last may agree only in part."""
-    path, node, agreed = [(root, 0)], root, 0
-    while agreed * TOKEN_BYTES < len(tokens):
-        rest = tokens[agreed * TOKEN_BYTES :]
-        child = node.children.get(rest[:TOKEN_BYTES])
-        if child is None:
-            break
-        common = common_tokens(child.label, rest)
-        agreed += common
-        path.append((child, agreed))
-        if common * TOKEN_BYTES < len(child.label):
-            break
-        node = child
-    return path
+    def _prune(self, node: _Node, salt: bytes) -> None:
+        prune(node)
+        if self._roots[salt].is_bare:
+            del self._roots[salt]
 
 
 def _deepest(
@@ -326,31 +274,13 @@ def _deepest(
 
 
 def _entries_under(node: _Node, part: Part, skip: _Node | None = None) -> Iterator[Entry]:
-    for child in _subtree(node, skip):
-        if part in child.entries:
-            yield child.entries[part]
-
-
-def _subtree(node: _Node, skip: _Node | None = None) -> Iterator[_Node]:
-    stack = [node]
-    while stack:
-        top = stack.pop()
-        yield top
-        stack.extend(child for child in top.children.values() if child is not skip)
-
-
-def _ancestors(node: _Node) -> Iterator[_Node]:
-    """The node itself, then up to the root."""
-    current: _Node | None = node
-    while current is not None:
-        yield current
-        current = current.parent
+    return (n.values[part] for n in node.subtree(skip) if part in n.values)
 
 
 def _neighbours(entry: Entry, part: Part) -> Iterator[tuple[Entry, int]]:
     """Entries of `part` with the number of tokens they share with `entry`, nearest first."""
     below = None
-    for node in _ancestors(_node_of(entry)):
+    for node in _node_of(entry).upwards():
         for other in _entries_under(node, part, below):
             yield other, node.depth
         below = node
@@ -366,7 +296,7 @@ def _covering(node: _Node, entry: Entry) -> Entry | None:
 
 def _covered(node: _Node, entry: Entry) -> list[Entry]:
     """Entries at or above `node` that `entry` makes superfluous."""
-    above = (n.entries[entry.part] for n in _ancestors(node) if entry.part in n.entries)
+    above = (n.values[entry.part] for n in node.upwards() if entry.part in n.values)
     return [e for e in above if entry.floor <= e.floor]
 
 
@@ -386,41 +316,10 @@ def _is_protected(entry: Entry) -> bool:
     return entry.system_length > 0 or len(_node_of(entry).children) > 1
 
 
-def _split(node: _Node, at: int) -> _Node:
-    """Cut the node's label after `at` bytes; returns the new upper node."""
-    parent = node.parent
-    assert parent is not None, "the root has no label"
-    upper = _Node(parent, node.label[:at])
-    parent.children[upper.label[:TOKEN_BYTES]] = upper
-    node.label, node.parent = node.label[at:], upper
-    upper.children[node.label[:TOKEN_BYTES]] = node
-    return upper
-
-
-def _join(node: _Node) -> None:
-    """Replace an empty node that has one child by that child."""
-    (child,) = node.children.values()
-    assert node.parent is not None, "the root is never joined"
-    child.label, child.parent = node.label + child.label, node.parent
-    node.parent.children[child.label[:TOKEN_BYTES]] = child
-
-
 def _node_of(entry: Entry) -> _Node:
     if entry.node is None:
         raise KeyError("entry is not in the index")
     return entry.node
-
-
-def _path_tokens(node: _Node) -> bytes:
-    return b"".join(reversed([n.label for n in _ancestors(node)]))
-
-
-def _check_node(node: _Node, root: _Node) -> None:
-    _expect(node is root or bool(node.entries) or len(node.children) > 1, "empty node")
-    _expect(node.depth * TOKEN_BYTES == len(_path_tokens(node)), "wrong depth")
-    for first, child in node.children.items():
-        _expect(child.parent is node, "child has another parent")
-        _expect(child.label[:TOKEN_BYTES] == first, "child under the wrong token")
 
 
 def _expect(holds: bool, broken: str) -> None:

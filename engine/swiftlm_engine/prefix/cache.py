@@ -5,16 +5,22 @@ any number of sequences may continue from one entry, and no stored entry ever ch
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from swiftlm_engine.brain.prefix_index import Found, Kind
+from swiftlm_engine.brain.prefix_index import Entry, Found, Kind
+from swiftlm_engine.prefix.offers import Offers
 from swiftlm_engine.prefix.ram import Layout, RamTier
-from swiftlm_engine.prefix.snapshot import Cache, kind_of, leaves_of, length_of
+from swiftlm_engine.prefix.snapshot import Cache, assemble, kind_of, leaves_of, length_of
+from swiftlm_engine.prefix.ssd import SsdStats, SsdTier
 
 log = logging.getLogger(__name__)
+
+# A disk hit must save at least this many tokens over what RAM has: reading is not free.
+_MIN_SSD_GAIN = 64
 
 
 class Source(Enum):
@@ -74,6 +80,7 @@ class PrefixStats:
     cached_tokens: int
     misses: dict[str, int]
     refused_stores: dict[str, int]
+    ssd: SsdStats | None
 
 
 @dataclass(slots=True)
@@ -86,12 +93,25 @@ class _Counters:
 
 
 class PrefixCache:
-    """`new_caches` makes the empty caches of one sequence, as the runner does."""
+    """`new_caches` makes the empty caches of one sequence, as the runner does.
 
-    def __init__(self, new_caches: Callable[[], Sequence[Cache]], ram_bytes: int) -> None:
+    Owns `ssd` and closes it. A budget of zero stores nothing, on the SSD neither.
+    """
+
+    def __init__(
+        self,
+        new_caches: Callable[[], Sequence[Cache]],
+        ram_bytes: int,
+        ssd: SsdTier | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._layout = Layout.of(new_caches())
-        self._ram = RamTier(self._layout, ram_bytes)
+        self._ssd = ssd
+        self._offers = Offers(ssd) if ssd else None
+        on_removed = self._offers.release if self._offers else _ignore
+        self._ram = RamTier(self._layout, ram_bytes, on_removed)
         self._counters = _Counters()
+        self._clock = clock
 
     @property
     def nbytes(self) -> int:
@@ -134,18 +154,36 @@ class PrefixCache:
             cached_tokens=counters.cached_tokens,
             misses={reason.value: count for reason, count in counters.misses.items()},
             refused_stores={reason.value: count for reason, count in counters.refused.items()},
+            ssd=self._ssd.stats() if self._ssd else None,
         )
 
     def resize(self, ram_bytes: int) -> None:
         """Change the budget at once; evicts what no longer fits. Zero switches the cache off."""
         self._ram.resize(ram_bytes)
 
-    def clear(self) -> None:
-        self._ram.clear()
+    def pump(self) -> bool:
+        """Move waiting writes on; call it when a step has time. True when none is left."""
+        return self._offers.pump() if self._offers else True
 
-    def close(self, deadline_s: float = 5.0) -> None:
-        """Let go of everything."""
+    def clear(self) -> None:
+        """Forget everything, on the SSD too."""
         self._ram.clear()
+        if self._offers and self._ssd:
+            self._offers.clear()
+            self._ssd.clear()
+
+    def close(self, deadline_s: float = 5.0) -> bool:
+        """Write what is waiting, let go of everything; False when the deadline came first."""
+        is_saved = True
+        if self._offers and self._ssd:
+            deadline = self._clock() + deadline_s
+            self._offers.last_call()
+            while not (is_saved := self._offers.pump()) and self._clock() < deadline:
+                self._ssd.drain(max(0.0, deadline - self._clock()))
+            is_saved &= self._ssd.close(max(0.0, deadline - self._clock()))
+            self._offers.clear()
+        self._ram.clear()
+        return is_saved
 
     def check_integrity(self) -> None:
         self._ram.check_integrity()
@@ -155,14 +193,34 @@ class PrefixCache:
             return Miss(MissReason.DISABLED)
         if len(token_ids) < 2:
             return Miss(MissReason.TOO_SHORT)
-        if len(self._ram) == 0:
-            return Miss(MissReason.EMPTY)
         found = self._ram.find(token_ids, len(token_ids) - 1, salt)
+        if self._ssd and (match := self._match_on_ssd(self._ssd, token_ids, salt, found)):
+            return match
         if found.length == 0:
-            reason = MissReason.NO_CHECKPOINT if found.common else MissReason.NO_COMMON_PREFIX
-            return Miss(reason, found.common)
+            return Miss(self._miss_reason(found), found.common)
         caches = self._ram.give(found)
         return Match(found.length, caches, Source.RAM, _hit_reason(found), found.common)
+
+    def _match_on_ssd(
+        self, ssd: SsdTier, token_ids: Sequence[int], salt: bytes, found: Found
+    ) -> Match | None:
+        """A hit from disk where it is worth the read; the RAM tier then has it too."""
+        worth = found.length + (_MIN_SSD_GAIN if found.length else 1)
+        while (route := ssd.find(token_ids, len(token_ids) - 1, salt)) and route.length >= worth:
+            leaves = ssd.restore(route)
+            if leaves is None:
+                continue  # the damaged file is gone from the index: look again
+            caches = assemble(self._layout.shape, iter(leaves))
+            self._ram.store(token_ids[: route.length], caches, Kind.TURN, salt)
+            common = max(route.length, found.common)
+            reason = HitReason.CHECKPOINT if common > route.length else HitReason.WHOLE
+            return Match(route.length, caches, Source.SSD, reason, common)
+        return None
+
+    def _miss_reason(self, found: Found) -> MissReason:
+        if found.common:
+            return MissReason.NO_CHECKPOINT
+        return MissReason.NO_COMMON_PREFIX if len(self._ram) else MissReason.EMPTY
 
     def _store(
         self, token_ids: Sequence[int], caches: Sequence[Cache], kind: Kind, salt: bytes
@@ -174,6 +232,8 @@ class PrefixCache:
         added = self._ram.store(token_ids, caches, kind, salt)
         if added is None:
             return StoreResult.TOO_LARGE
+        if self._offers and (snapshots := self._ram.snapshots(added)):
+            self._offers.add(snapshots, kind)
         return StoreResult.STORED if added else StoreResult.COVERED
 
     def _fits_layout(self, token_ids: Sequence[int], caches: Sequence[Cache]) -> bool:
@@ -197,3 +257,7 @@ def _hit_reason(found: Found) -> HitReason:
 
 def _count(counts: dict[Any, int], key: object) -> None:
     counts[key] = counts.get(key, 0) + 1
+
+
+def _ignore(entry: Entry, was_evicted: bool) -> None:
+    """Nobody is waiting for the entries of a cache without SSD."""

@@ -52,17 +52,20 @@ Leaves = dict[int, Cache]  # by position among all leaves
 
 
 class RamTier:
-    """Snapshots by prefix. `on_removed` hears of every entry that leaves, for whatever reason."""
+    """Snapshots by prefix. `on_removed` hears of every entry that leaves, and if to make room."""
 
     def __init__(
-        self, layout: Layout, budget_bytes: int, on_removed: Callable[[Entry], None] | None = None
+        self,
+        layout: Layout,
+        budget_bytes: int,
+        on_removed: Callable[[Entry, bool], None] = lambda entry, was_evicted: None,
     ) -> None:
         self.layout = layout
         self.budget_bytes = budget_bytes
         self.num_evicted = 0
         self._index = PrefixIndex(layout.needs)
         self._leaves: dict[Entry, Leaves] = {}
-        self._on_removed = on_removed or (lambda entry: None)
+        self._on_removed = on_removed
 
     def __len__(self) -> int:
         return len(self._index)
@@ -100,7 +103,7 @@ class RamTier:
             entry, superseded = self._index.insert(
                 part, token_ids, nbytes[part], kind=kind, floor=floor, salt=salt
             )
-            self._forget(superseded)
+            self._forget(superseded, was_evicted=False)
             if entry not in self._leaves:
                 # Evaluated here: a snapshot must not keep a graph, and so its inputs, alive.
                 mx.eval([arrays_of(leaf) for leaf in leaves.values()])
@@ -109,9 +112,9 @@ class RamTier:
         self._settle(added)
         return added
 
-    def leaves(self, entry: Entry) -> Leaves:
-        """The snapshot behind an entry: read only."""
-        return self._leaves[entry]
+    def snapshots(self, entries: list[Entry]) -> list[tuple[Entry, Leaves]]:
+        """The snapshots behind those entries that are still here; read only."""
+        return [(entry, self._leaves[entry]) for entry in entries if entry in self._leaves]
 
     def resize(self, budget_bytes: int) -> None:
         self.budget_bytes = max(0, budget_bytes)
@@ -123,7 +126,7 @@ class RamTier:
     def clear(self) -> None:
         entries = list(self._index)
         self._index.clear()
-        self._forget(entries)
+        self._forget(entries, was_evicted=False)
 
     def check_integrity(self) -> None:
         self._index.check_integrity()
@@ -143,8 +146,9 @@ class RamTier:
         try:
             for entry in added:
                 if entry.part is Part.STATE:
-                    self._drop(self._index.surplus_states(entry, MAX_STATES))
-            self._drop(self._index.stranded())
+                    surplus = self._index.surplus_states(entry, MAX_STATES)
+                    self._drop(surplus, was_evicted=False)
+            self._drop(self._index.stranded(), was_evicted=True)
             self._evict()
         finally:
             for entry in added:
@@ -157,8 +161,8 @@ class RamTier:
                 raise RuntimeError("prefix cache: every entry is locked and the budget is exceeded")
             self.num_evicted += 1
             if not self._shrink(victim):
-                self._drop([victim])
-            self._drop(self._index.stranded())
+                self._drop([victim], was_evicted=True)
+            self._drop(self._index.stranded(), was_evicted=True)
 
     def _shrink(self, trunk: Entry) -> bool:
         """Keep just the system prompt of a trunk that has to leave, unless another trunk has it."""
@@ -173,7 +177,7 @@ class RamTier:
         if nbytes >= trunk.nbytes:
             return False
         mx.eval([arrays_of(leaf) for leaf in leaves.values()])
-        self._drop([trunk])
+        self._drop([trunk], was_evicted=True)
         token_ids = trunk.token_ids[:length]
         entry, _ = self._index.insert(
             Part.TRUNK, token_ids, nbytes, kind=Kind.SYSTEM, salt=trunk.salt
@@ -182,12 +186,12 @@ class RamTier:
         self._leaves[entry] = leaves
         return True
 
-    def _drop(self, entries: list[Entry]) -> None:
+    def _drop(self, entries: list[Entry], was_evicted: bool) -> None:
         for entry in entries:
             self._index.remove(entry)
-        self._forget(entries)
+        self._forget(entries, was_evicted)
 
-    def _forget(self, entries: list[Entry]) -> None:
+    def _forget(self, entries: list[Entry], was_evicted: bool) -> None:
         for entry in entries:
             del self._leaves[entry]
-            self._on_removed(entry)
+            self._on_removed(entry, was_evicted)

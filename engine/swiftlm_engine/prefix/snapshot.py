@@ -36,11 +36,12 @@ class LeafKind(Enum):
     STATE = "state"  # anything else: serves what it says it can trim to
 
 
-_PLAIN = (KVCache, QuantizedKVCache, ConcatenateKVCache)
+# mlx-lm's classes that keep every token.
+PLAIN = (KVCache, QuantizedKVCache, ConcatenateKVCache)
 
 
 def kind_of(leaf: Cache) -> LeafKind:
-    if type(leaf) in _PLAIN or getattr(leaf, "always_trimmable", False):
+    if type(leaf) in PLAIN or getattr(leaf, "always_trimmable", False):
         return LeafKind.TRUNK
     if type(leaf) is ChunkedKVCache:
         return LeafKind.WINDOW
@@ -132,7 +133,7 @@ def leaf_nbytes(leaf: Cache) -> int:
 
 def has_token_axis(leaf: Cache) -> bool:
     """Whether keys and values are (1, H, tokens, ...) arrays in order of the tokens."""
-    if type(leaf) in _PLAIN or type(leaf) is ChunkedKVCache:
+    if type(leaf) in PLAIN or type(leaf) is ChunkedKVCache:
         return True
     # Once a ring has wrapped, its slots are no longer in order.
     return type(leaf) is RotatingKVCache and (is_empty(leaf) or leaf._idx >= held_tokens(leaf))

@@ -1,0 +1,305 @@
+"""What of a stored prefix goes to the SSD, and when. Engine thread only.
+
+An offer is what the RAM tier has just stored. Its blocks are copied out as the writer's queue takes
+them; what does not fit yet waits, holding the RAM tier's own snapshots, and is dropped (counted)
+when the RAM tier evicts them first. So waiting costs no memory beyond the RAM budget.
+
+States are the expensive part: a state is written only when the tokens since the last one on disk
+amount to as many bytes, which keeps all writes within twice the KV of the tokens appended. A state
+that has not paid for itself yet is written when it would otherwise be lost: on eviction, at close.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from swiftlm_engine.brain.prefix_index import Entry, Kind
+from swiftlm_engine.brain.tokens import TOKEN_BYTES
+from swiftlm_engine.prefix.block_file import ArrayRecord, FileKind, Header, file_bytes
+from swiftlm_engine.prefix.block_tree import Block, State, block_id, chain_of, state_id
+from swiftlm_engine.prefix.disk_leaves import TokenArrays, take_apart, to_bytes, token_arrays
+from swiftlm_engine.prefix.ram import Leaves
+from swiftlm_engine.prefix.snapshot import floor_of, is_empty, leaf_nbytes
+from swiftlm_engine.prefix.ssd import SsdTier
+
+# Where tokens cost nothing on disk (a purely recurrent model), states are this many tokens apart.
+_RECURRENT_GAP = 512
+# States worth saving of one conversation: after the reply, and before it (thoughts are dropped).
+_SAVED_STATES = 2
+# What one call copies out at most, so that a step of the engine is not held up.
+_MAX_COPY_BYTES = 64 << 20
+
+
+@dataclass(slots=True, eq=False)
+class _Offer:
+    tokens: bytes
+    salt: bytes
+    kind: Kind
+    parts: dict[Entry, Leaves]  # RAM entries that are still there
+    is_last_call: bool = False  # its state is lost if it is not written now
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens) // TOKEN_BYTES
+
+    @property
+    def leaves(self) -> Leaves:
+        return {position: leaf for part in self.parts.values() for position, leaf in part.items()}
+
+
+class Offers:
+    """The RAM tier's stores on their way to the SSD."""
+
+    def __init__(self, tier: SsdTier) -> None:
+        self._tier = tier
+        self._waiting: list[_Offer] = []  # blocks or state still to be written
+        self._unpaid: list[_Offer] = []  # only a state that has not paid for itself
+        self._copied = 0
+
+    def add(self, entries: Iterable[tuple[Entry, Leaves]], kind: Kind) -> None:
+        parts = dict(entries)
+        entry = next(iter(parts))
+        self._waiting.append(_Offer(entry.tokens, entry.salt, kind, parts))
+        self.pump()
+
+    def pump(self, max_bytes: int = _MAX_COPY_BYTES) -> bool:
+        """Hand on what the queue takes now; True when nothing is left waiting."""
+        self._tier.reap()
+        self._copied = 0
+        while self._waiting and self._copied < max_bytes:
+            if not self._advance(self._waiting[0], max_bytes):
+                break
+            self._waiting.pop(0)
+        return not self._waiting
+
+    def release(self, entry: Entry, was_evicted: bool) -> None:
+        """The RAM tier lets go of an entry: use its snapshot now or never."""
+        if was_evicted:
+            for offer in [o for o in self._unpaid if entry in o.parts and self._is_newest(o)]:
+                offer.is_last_call = True
+                self._advance(offer, _MAX_COPY_BYTES)
+        for offers in (self._waiting, self._unpaid):
+            for offer in [o for o in offers if entry in o.parts]:
+                if was_evicted and offers is self._waiting:
+                    self._tier.count_drop("queue full")
+                del offer.parts[entry]
+                if not offer.parts:
+                    offers.remove(offer)
+
+    def last_call(self) -> None:
+        """Put the newest unpaid states of every conversation in line, newest first."""
+        newest = [offer for offer in reversed(self._unpaid) if self._is_newest(offer)]
+        for offer in newest:
+            offer.is_last_call = True
+        self._unpaid.clear()
+        self._waiting.extend(newest)
+
+    def clear(self) -> None:
+        self._waiting.clear()
+        self._unpaid.clear()
+
+    def _is_newest(self, offer: _Offer) -> bool:
+        """Whether fewer than `_SAVED_STATES` unpaid states continue this one."""
+        longer = [o for o in self._unpaid if o is not offer and _continues(o, offer)]
+        return len(longer) < _SAVED_STATES
+
+    def _advance(self, offer: _Offer, max_bytes: int) -> bool:
+        """True when there is nothing more to do for this offer now; False: the queue is full."""
+        block, length = self._tier.tree.attach_point(offer.tokens, offer.salt)
+        writer = _BlockWriter(self._tier, offer)
+        while length < offer.length and writer.is_complete:
+            if self._copied >= max_bytes:
+                return False
+            step = writer.write_next(block, length)
+            if step.is_dropped:
+                return True
+            if step.block is None:
+                return False
+            block, length = step.block, step.block.end
+            self._copied += step.block.nbytes
+        if block is None or length < offer.length:
+            return True
+        return self._advance_state(offer, block, writer.bytes_per_token)
+
+    def _advance_state(self, offer: _Offer, block: Block, bytes_per_token: float) -> bool:
+        plan = self._plan_state(offer, block)
+        if plan is None:
+            return True
+        since = offer.length - self._tier.tree.last_state(block, offer.length)
+        if not offer.is_last_call and not plan.is_paid(offer, since, bytes_per_token):
+            self._unpaid.append(offer)
+            return True
+        if not self._tier.has_room(plan.nbytes):
+            return False
+        if self._tier.admit(plan.nbytes, keep=chain_of(block)):
+            _write_state(self._tier, offer, block, plan)
+            self._copied += plan.nbytes
+        return True
+
+    def _plan_state(self, offer: _Offer, block: Block) -> "_StatePlan | None":
+        """None where blocks alone restore this position, a state is there, or leaves are gone."""
+        layout, tree = self._tier.layout, self._tier.tree
+        needs_windows = not tree.covers_windows(tuple(chain_of(block)), offer.length)
+        positions = (*layout.whole, *(layout.windows if needs_windows else ()))
+        leaves = offer.leaves
+        if not positions or not leaves.keys() >= set(positions):
+            return None
+        if tree.get(state_id(block, offer.length)) is not None:
+            return None
+        return _StatePlan({p: leaves[p] for p in sorted(positions)}, needs_windows)
+
+
+@dataclass(frozen=True, slots=True)
+class _StatePlan:
+    leaves: Leaves
+    has_windows: bool
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(leaf_nbytes, self.leaves.values()))
+
+    def floor(self, length: int) -> int:
+        return max(floor_of(leaf, length) for leaf in self.leaves.values())
+
+    def is_paid(self, offer: _Offer, since: int, bytes_per_token: float) -> bool:
+        """Whether `since` tokens are worth the bytes of another state."""
+        if offer.kind is Kind.SYSTEM:
+            return True  # one for all conversations that begin with it
+        if self.floor(offer.length) == 0:
+            # Whole only because its class has no token axis: it grows with the tokens, so writing
+            # it each time the length has doubled costs twice its bytes in all.
+            return 2 * since >= offer.length
+        if bytes_per_token == 0:
+            return since >= _RECURRENT_GAP
+        return since * bytes_per_token >= self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    block: Block | None = None
+    is_dropped: bool = False
+
+
+class _BlockWriter:
+    """Cuts the leaves of one offer into blocks."""
+
+    def __init__(self, tier: SsdTier, offer: _Offer) -> None:
+        layout, leaves = tier.layout, offer.leaves
+        self._tier = tier
+        self._offer = offer
+        # Without all trunk leaves (a longer trunk has them) no block can be written.
+        self.is_complete = leaves.keys() >= set(layout.trunk)
+        self._tokens_of: dict[int, TokenArrays] = {
+            position: token_arrays(leaves[position])
+            for position in (*layout.trunk, *layout.windows)
+            if position in leaves and not is_empty(leaves[position])
+        }
+
+    @property
+    def bytes_per_token(self) -> float:
+        return sum(
+            sum(array.nbytes for array in held.arrays) / max(1, held.end - held.first)
+            for held in self._tokens_of.values()
+        )
+
+    def write_next(self, parent: Block | None, start: int) -> _Step:
+        """One block from `start`; no block and not dropped means that the queue is full."""
+        tier, offer = self._tier, self._offer
+        end = min(start + tier.limits.block_tokens, offer.length)
+        ranges = {p: (max(start, held.first), end) for p, held in self._tokens_of.items()}
+        ranges = {p: (low, high) for p, (low, high) in ranges.items() if low < high}
+        arrays = [
+            (position, array)
+            for position, (low, high) in ranges.items()
+            for array in self._tokens_of[position].between(low, high)
+        ]
+        nbytes = sum(array.nbytes for _, array in arrays)
+        if not tier.has_room(nbytes):
+            return _Step()
+        keep = chain_of(parent) if parent else []
+        if not tier.admit(nbytes, keep):
+            return _Step(is_dropped=True)
+        lows = tuple(ranges.get(p, (end, end))[0] for p in tier.layout.windows)
+        return _Step(self._write(parent, start, end, lows, arrays))
+
+    def _write(
+        self,
+        parent: Block | None,
+        start: int,
+        end: int,
+        lows: tuple[int, ...],
+        arrays: list[tuple[int, mx.array]],
+    ) -> Block:
+        offer = self._offer
+        tokens = offer.tokens[start * TOKEN_BYTES : end * TOKEN_BYTES]
+        records, buffers = _copied_out(arrays)
+        header = Header(
+            kind=FileKind.BLOCK,
+            id=block_id(parent, start, tokens, offer.salt),
+            parent=parent.id if parent else "",
+            start=start,
+            end=end,
+            salt=offer.salt,
+            tokens=tokens,
+            lows=lows,
+            arrays=records,
+        )
+        block = Block(
+            id=header.id,
+            parent=parent,
+            start=start,
+            tokens=tokens,
+            salt=offer.salt,
+            lows=lows,
+            nbytes=file_bytes(header),
+            last_used=self._tier.now(),
+            is_ready=False,
+        )
+        self._tier.write(block, header, buffers)
+        return block
+
+
+def _write_state(tier: SsdTier, offer: _Offer, block: Block, plan: _StatePlan) -> None:
+    trees: list[tuple[int, Any]] = []
+    arrays: list[tuple[int, mx.array]] = []
+    for position, leaf in plan.leaves.items():
+        tree, held = take_apart(leaf)
+        trees.append((position, tree))
+        arrays.extend((position, array) for array in held)
+    records, buffers = _copied_out(arrays)
+    header = Header(
+        kind=FileKind.STATE,
+        id=state_id(block, offer.length),
+        parent=block.id,
+        start=offer.length,
+        end=offer.length,
+        salt=offer.salt,
+        floor=plan.floor(offer.length),
+        has_windows=plan.has_windows,
+        trees=tuple(trees),
+        arrays=records,
+    )
+    state = State(
+        id=header.id,
+        block=block,
+        position=offer.length,
+        floor=header.floor,
+        has_windows=plan.has_windows,
+        nbytes=file_bytes(header),
+        last_used=tier.now(),
+        is_ready=False,
+    )
+    tier.write(state, header, buffers)
+
+
+def _copied_out(
+    arrays: list[tuple[int, mx.array]],
+) -> tuple[tuple[ArrayRecord, ...], list[bytes]]:
+    pairs = [to_bytes(position, array) for position, array in arrays]
+    return tuple(record for record, _ in pairs), [data for _, data in pairs]
+
+
+def _continues(longer: _Offer, shorter: _Offer) -> bool:
+    return longer.salt == shorter.salt and longer.tokens.startswith(shorter.tokens)

@@ -1,0 +1,285 @@
+"""SSD tier: prefixes that survive restarts, as deltas, behind the back of the engine.
+
+The engine thread decides, copies out and reads; the writer thread gets bytes. A file counts against
+the directory limit from the moment it is planned and is served only once it is in place.
+`SsdTier` keeps the files; what is written of a stored prefix is decided in `offers.py`.
+"""
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import mlx.core as mx
+
+from swiftlm_engine.brain.tokens import pack
+from swiftlm_engine.prefix.block_file import CorruptFile, FileKind, Header, read_payload
+from swiftlm_engine.prefix.block_tree import Block, BlockTree, Route, State, ends_of
+from swiftlm_engine.prefix.disk_leaves import (
+    DiskLayout,
+    from_bytes,
+    leaf_from_tokens,
+    put_together,
+)
+from swiftlm_engine.prefix.fingerprint import Fingerprint
+from swiftlm_engine.prefix.namespace import Deleted, Namespace, load_tree, open_namespace
+from swiftlm_engine.prefix.snapshot import Cache, give, leaves_of
+from swiftlm_engine.prefix.writer import Disk, PosixDisk, Remove, Touch, Write, Writer
+
+log = logging.getLogger(__name__)
+
+# Age is kept to the minute: a chain used again within one is not touched on disk again.
+_AGE_STEP_S = 60.0
+# A full directory is evicted to this share of its limit, so that not every write has to.
+_EVICT_TO = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class SsdLimits:
+    max_bytes: int
+    min_free_bytes: int = 10 << 30
+    queue_bytes: int = 256 << 20
+    block_tokens: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class SsdStats:
+    num_files: int
+    nbytes: int
+    max_bytes: int
+    queued_bytes: int
+    bytes_written: int
+    bytes_read: int
+    num_evicted: int
+    num_corrupt: int
+    dropped: dict[str, int]
+    deleted: tuple[Deleted, ...]
+
+
+@dataclass(slots=True)
+class _Counters:
+    bytes_written: int = 0
+    bytes_read: int = 0
+    num_evicted: int = 0
+    num_corrupt: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+
+
+class SsdTier:
+    """The files of one model and fingerprint under `root`. Raises FolderInUse when it is taken."""
+
+    def __init__(
+        self,
+        root: Path,
+        fingerprint: Fingerprint,
+        new_caches: Callable[[], Sequence[Cache]],
+        limits: SsdLimits,
+        clock: Callable[[], float] = time.time,
+        disk: Disk | None = None,
+    ) -> None:
+        self.layout = DiskLayout.of(leaves_of(new_caches()))
+        self.limits = limits
+        self.tree = BlockTree(self.layout.window_sizes, bool(self.layout.whole))
+        self._clock = clock
+        self._disk = disk or PosixDisk()
+        self._writer = Writer(limits.queue_bytes, self._disk)
+        self._counters = _Counters()
+        self._namespace: Namespace = open_namespace(root, fingerprint)
+        self._counters.num_corrupt = load_tree(self._namespace, self.tree)
+        self._make_room(0, keep=())
+        for deleted in self._namespace.deleted:
+            changed = ", ".join(deleted.changed)
+            log.warning("prefix files deleted: %s bytes, changed: %s", deleted.nbytes, changed)
+
+    # ---- serving ----
+
+    def find(self, token_ids: Sequence[int], max_length: int, salt: bytes) -> Route | None:
+        self.reap()
+        return self.tree.find(pack(token_ids[:max_length]), max_length, salt)
+
+    def restore(self, route: Route) -> list[Cache] | None:
+        """The leaves at `route.length`; None when a file is damaged, which is then deleted."""
+        pieces: dict[int, list[list[mx.array]]] = {}
+        for block, end in zip(route.blocks, ends_of(route.blocks, route.length), strict=True):
+            if not self._read_block(block, end, pieces):
+                return None
+        whole = self._read_state(route)
+        if whole is None:
+            return None
+        leaves = []
+        for position, empty in enumerate(self.layout.leaves):
+            if position in whole:
+                leaves.append(whole[position])
+            elif position in pieces:
+                leaves.append(self._joined(position, pieces.pop(position), route.length))
+            else:
+                leaves.append(copy.deepcopy(empty))
+        self.touch(route.state or route.blocks[-1])
+        self.touch(route.blocks[-1])
+        return leaves
+
+    def _read_block(self, block: Block, end: int, pieces: dict[int, list[list[mx.array]]]) -> bool:
+        """Add the block's arrays, cut at `end`, to the pieces of their leaves."""
+        read = self._read(block, FileKind.BLOCK)
+        if read is None:
+            return False
+        header, views = read
+        by_leaf: dict[int, list[mx.array]] = {}
+        for record, view in zip(header.arrays, views, strict=True):
+            first = block.end - record.shape[2]
+            array = from_bytes(record, view)[:, :, : max(0, end - first)]
+            by_leaf.setdefault(record.leaf, []).append(array)
+        for leaf, arrays in by_leaf.items():
+            pieces.setdefault(leaf, []).append(arrays)
+        return True
+
+    def _read_state(self, route: Route) -> dict[int, Cache] | None:
+        if route.state is None:
+            return {}
+        read = self._read(route.state, FileKind.STATE)
+        if read is None:
+            return None
+        header, views = read
+        arrays: dict[int, list[mx.array]] = {}
+        for record, view in zip(header.arrays, views, strict=True):
+            arrays.setdefault(record.leaf, []).append(from_bytes(record, view))
+        shorter_by = route.state.position - route.length
+        whole = {}
+        for position, tree in header.trees:
+            leaf = put_together(self.layout.leaves[position], tree, arrays.get(position, []))
+            whole[position] = give(leaf, route.length, shorter_by)
+        return whole
+
+    def _joined(self, position: int, pieces: list[list[mx.array]], length: int) -> Cache:
+        """One leaf from its pieces; evaluated, so that the pieces can go."""
+        arrays = [mx.concatenate(column, axis=2) for column in zip(*pieces, strict=True)]
+        if position in self.layout.windows:
+            window = self.layout.window_sizes[self.layout.windows.index(position)]
+            arrays = [a[:, :, -window:] for a in arrays]
+        arrays = [mx.contiguous(a) for a in arrays]
+        mx.eval(arrays)
+        return leaf_from_tokens(self.layout.leaves[position], arrays, length)
+
+    def _read(self, item: Block | State, kind: FileKind) -> tuple[Header, list[memoryview]] | None:
+        path = self._namespace.path(kind, item.id)
+        try:
+            header, views = read_payload(path)
+        except (CorruptFile, OSError) as error:
+            log.warning("prefix file deleted: %s: %s", path.name, error)
+            self._counters.num_corrupt += 1
+            self.discard(item)
+            return None
+        self._counters.bytes_read += item.nbytes
+        return header, views
+
+    # ---- writing, for offers.py ----
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether the writer's queue takes that many bytes now."""
+        return self._writer.has_room(nbytes)
+
+    def admit(self, nbytes: int, keep: Collection[Block | State]) -> bool:
+        """Make room in the directory, never at the cost of `keep`; False counts as a drop."""
+        if self._make_room(nbytes, keep):
+            return True
+        self.count_drop("directory full")
+        return False
+
+    def write(self, item: Block | State, header: Header, buffers: list[bytes]) -> None:
+        """Plan the file into the tree and hand its bytes to the writer."""
+        self.tree.add(item)
+        self._writer.submit(
+            Write(self._namespace.path(header.kind, item.id), header, tuple(buffers))
+        )
+
+    def now(self) -> float:
+        return self._clock() // _AGE_STEP_S * _AGE_STEP_S
+
+    def touch(self, item: Block | State) -> None:
+        now = self.now()
+        for older in self.tree.touch(item, now):
+            if older.is_ready:
+                self._writer.submit(Touch(self._path(older), now))
+
+    def count_drop(self, reason: str) -> None:
+        self._counters.dropped[reason] = self._counters.dropped.get(reason, 0) + 1
+
+    def reap(self) -> None:
+        """Take note of what the writer has done."""
+        for result in self._writer.results():
+            self._counters.bytes_written += result.num_bytes
+            item = self.tree.get(result.id)
+            if item is None:
+                continue
+            if result.error is None:
+                item.is_ready = True
+            else:
+                log.warning("prefix file not written: %s", result.error)
+                self.count_drop("write failed")
+                self.discard(item)
+
+    def discard(self, item: Block | State) -> None:
+        """Forget a file and all that hangs on it, and delete them."""
+        for gone in self.tree.remove(item):
+            self._writer.submit(Remove(self._path(gone), gone.nbytes))
+
+    # ---- life ----
+
+    def stats(self) -> SsdStats:
+        self.reap()
+        counters = self._counters
+        return SsdStats(
+            num_files=len(self.tree),
+            nbytes=self.tree.nbytes,
+            max_bytes=self.limits.max_bytes,
+            queued_bytes=self._writer.queued_bytes,
+            bytes_written=counters.bytes_written,
+            bytes_read=counters.bytes_read,
+            num_evicted=counters.num_evicted,
+            num_corrupt=counters.num_corrupt,
+            dropped=dict(counters.dropped),
+            deleted=self._namespace.deleted,
+        )
+
+    def clear(self) -> None:
+        for item in self.tree.items():
+            if self.tree.get(item.id) is item:
+                self.discard(item)
+
+    def drain(self, deadline_s: float) -> bool:
+        """Wait until what was submitted is on disk; False at the deadline."""
+        drained = self._writer.drain(deadline_s)
+        self.reap()
+        return drained
+
+    def close(self, deadline_s: float) -> bool:
+        drained = self._writer.close(deadline_s)
+        self.reap()
+        self._namespace.close()
+        return drained
+
+    def _path(self, item: Block | State) -> Path:
+        kind = FileKind.BLOCK if isinstance(item, Block) else FileKind.STATE
+        return self._namespace.path(kind, item.id)
+
+    def _make_room(self, nbytes: int, keep: Collection[Block | State]) -> bool:
+        """Evict until `nbytes` more fit under the limit and above the free-space floor."""
+        needed = self._excess(nbytes)
+        if needed <= 0:
+            return True
+        wanted, freed = needed + int(self.limits.max_bytes * (1 - _EVICT_TO)), 0
+        for item in self.tree.by_age():
+            hangs_on = isinstance(item, Block) and (item.children or item.states)
+            if freed < wanted and item.is_ready and not hangs_on and item not in keep:
+                freed += item.nbytes
+                self._counters.num_evicted += 1
+                self.discard(item)
+        return freed >= needed
+
+    def _excess(self, nbytes: int) -> int:
+        """Bytes that have to go before `nbytes` more may come."""
+        over_limit = self.tree.nbytes + nbytes - self.limits.max_bytes
+        free = self._disk.free_bytes(self._namespace.folder) + self._writer.pending_free_bytes
+        return max(over_limit, self.limits.min_free_bytes + nbytes - free)
