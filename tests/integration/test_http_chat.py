@@ -1,0 +1,359 @@
+"""`/v1/chat/completions` and `/v1/completions` over a real socket, against a scripted backend."""
+
+from __future__ import annotations
+
+import json
+
+import aiohttp
+import pytest
+from scripted_backend import (
+    MODEL,
+    Reason,
+    Script,
+    ScriptedBackend,
+    Server,
+    calls,
+    logprob,
+    serve,
+    text,
+    tool_call,
+)
+
+from swiftlm_proto import messages as m
+
+CHAT = "/v1/chat/completions"
+TOOL = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
+}
+
+
+def ask(content: str = "hi", **more: object) -> dict[str, object]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": content}], **more}
+
+
+@pytest.fixture
+async def server() -> Server:
+    async with serve() as running:
+        yield running
+
+
+@pytest.fixture
+async def http() -> aiohttp.ClientSession:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def post(http, server, path, body):
+    async with http.post(server.url + path, json=body) as reply:
+        return reply.status, await reply.json()
+
+
+async def stream(http, server, path, body) -> list[dict]:
+    """The chunks of a stream that ended well."""
+    async with http.post(server.url + path, json={**body, "stream": True}) as reply:
+        assert reply.status == 200
+        assert reply.headers["Content-Type"].startswith("text/event-stream")
+        raw = (await reply.read()).decode()
+    events = [block for block in raw.split("\n\n") if block]
+    assert events[-1] == "data: [DONE]"
+    return [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
+
+
+def joined(chunks: list[dict], field: str) -> str:
+    return "".join(
+        choice["delta"].get(field) or "" for chunk in chunks for choice in chunk["choices"]
+    )
+
+
+async def test_a_chat_answers_with_text_usage_and_finish_reason(http, server):
+    status, body = await post(http, server, CHAT, ask())
+    assert status == 200
+    [choice] = body["choices"]
+    assert choice["message"] == {"role": "assistant", "content": "Hello, world!", "refusal": None}
+    assert choice["finish_reason"] == "stop"
+    assert body["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
+    assert body["usage"]["total_tokens"] == 16
+    assert body["object"] == "chat.completion"
+
+
+async def test_streamed_chunks_share_one_id_and_name_the_role_once(http, server):
+    chunks = await stream(http, server, CHAT, ask())
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    roles = [c for chunk in chunks for c in chunk["choices"] if "role" in c["delta"]]
+    assert len(roles) == 1
+    assert joined(chunks, "content") == "Hello, world!"
+    assert [c["choices"][0]["finish_reason"] for c in chunks][-1] == "stop"
+
+
+async def test_usage_comes_in_a_trailer_and_only_when_asked_for(http, server):
+    plain = await stream(http, server, CHAT, ask(stream_options={}))
+    assert not any("usage" in chunk for chunk in plain)
+    counted = await stream(http, server, CHAT, ask(stream_options={"include_usage": True}))
+    assert counted[-1]["choices"] == []
+    assert counted[-1]["usage"]["completion_tokens"] == 4
+    assert all(chunk["usage"] is None for chunk in counted[:-1])
+
+
+async def test_a_rich_answer_is_the_same_streamed_and_whole(http, server):
+    server.backend.default = calls(
+        m.Delta(reasoning="I should"),
+        m.Delta(reasoning=" look."),
+        m.Delta(content="Looking \u2603\U0001f600\u2028"),
+        *tool_call("weather", '{"city"', ': "Oslo"}'),
+        *tool_call("weather", '{"city": "Rome"}', index=1, call_id="call_2"),
+    )
+    _, whole = await post(http, server, CHAT, ask(tools=[TOOL]))
+    chunks = await stream(http, server, CHAT, ask(tools=[TOOL]))
+    message = whole["choices"][0]["message"]
+    assert joined(chunks, "content") == message["content"] == "Looking \u2603\U0001f600\u2028"
+    for field in ("reasoning", "reasoning_content"):
+        assert joined(chunks, field) == message[field] == "I should look."
+    assert assemble_calls(chunks) == message["tool_calls"]
+    assert message["tool_calls"][0]["function"] == {
+        "name": "weather",
+        "arguments": '{"city": "Oslo"}',
+    }
+    assert whole["choices"][0]["finish_reason"] == "tool_calls"
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def assemble_calls(chunks: list[dict]) -> list[dict]:
+    """As OpenAI's clients do: the first delta of an index has the name, the rest add to it."""
+    built: dict[int, dict] = {}
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            for delta in choice["delta"].get("tool_calls", []):
+                if "id" in delta:
+                    built[delta["index"]] = {
+                        "id": delta["id"],
+                        "type": delta["type"],
+                        "function": dict(delta["function"]),
+                    }
+                else:
+                    call = built[delta["index"]]["function"]
+                    call["arguments"] += delta["function"]["arguments"]
+    return [built[index] for index in sorted(built)]
+
+
+async def test_a_call_without_text_has_null_content(http, server):
+    server.backend.default = calls(*tool_call("weather", "{}"))
+    _, body = await post(http, server, CHAT, ask(tools=[TOOL]))
+    assert body["choices"][0]["message"]["content"] is None
+
+
+async def test_every_choice_of_n_gets_its_own_index(http, server):
+    _, body = await post(http, server, CHAT, ask(n=3))
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
+    assert body["usage"]["prompt_tokens"] == 12, "the prompt counts once"
+    assert body["usage"]["completion_tokens"] == 12
+    chunks = await stream(http, server, CHAT, ask(n=3))
+    finished = [
+        choice["index"]
+        for chunk in chunks
+        for choice in chunk["choices"]
+        if choice["finish_reason"]
+    ]
+    assert sorted(finished) == [0, 1, 2]
+
+
+async def test_logprobs_come_in_openai_shape_streamed_and_whole(http, server):
+    server.backend.default = Script(
+        (
+            m.Delta(content="a", logprobs=[logprob("a")]),
+            m.Delta(content="b", logprobs=[logprob("b", float("-inf"))]),
+        )
+    )
+    _, body = await post(http, server, CHAT, ask(logprobs=True, top_logprobs=2))
+    tokens = body["choices"][0]["logprobs"]["content"]
+    assert [token["token"] for token in tokens] == ["a", "b"]
+    assert tokens[0]["bytes"] == [97]
+    assert len(tokens[0]["top_logprobs"]) == 2
+    assert tokens[1]["logprob"] == -9999.0
+    chunks = await stream(http, server, CHAT, ask(logprobs=True, top_logprobs=2))
+    streamed = [
+        token
+        for chunk in chunks
+        for choice in chunk["choices"]
+        for token in (choice["logprobs"] or {"content": []})["content"]
+    ]
+    assert streamed == tokens
+    assert server.backend.requests[-1].top_logprobs == 2
+
+
+async def test_null_means_the_default_for_every_optional_field(http, server):
+    fields = (
+        "temperature top_p top_k min_p max_tokens max_completion_tokens n seed stop stream "
+        "stream_options logit_bias tools tool_choice response_format logprobs top_logprobs user "
+        "presence_penalty frequency_penalty xtc_probability reasoning_effort reasoning keep_alive"
+    )
+    status, body = await post(http, server, CHAT, ask(**dict.fromkeys(fields.split())))
+    assert status == 200, body
+    assert server.backend.requests[-1].max_tokens is None
+
+
+async def test_integers_pass_for_floats(http, server):
+    body = ask(temperature=1, top_p=1, xtc_probability=0, presence_penalty=-1, max_tokens=5.0)
+    status, reply = await post(http, server, CHAT, body)
+    assert status == 200, reply
+    asked = server.backend.requests[-1]
+    assert asked.sampling.temperature == 1.0
+    assert asked.max_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("seed", -1),
+        ("seed", 2**64),
+        ("n", 0),
+        ("n", 1000),
+        ("temperature", -0.1),
+        ("temperature", 2.1),
+        ("temperature", "hot"),
+        ("temperature", True),
+        ("top_p", 1.5),
+        ("top_k", -2),
+        ("max_tokens", 0),
+        ("max_tokens", -1),
+        ("max_tokens", 1.5),
+        ("max_completion_tokens", 0),
+        ("stop", ["x"] * 17),
+        ("stop", 5),
+        ("stop", "x" * 2000),
+        ("logit_bias", {"abc": 1}),
+        ("logit_bias", {"-1": 1}),
+        ("logit_bias", {"5": 101}),
+        ("logit_bias", {"99999999999": 1}),
+        ("top_logprobs", 21),
+        ("top_logprobs", 5),
+        ("tool_choice", "sometimes"),
+        ("tool_choice", "required"),
+        ("tool_choice", {"type": "function", "function": {"name": "absent"}}),
+        ("tools", [{"type": "retrieval"}]),
+        ("tools", [{"type": "function"}]),
+        ("tools", [TOOL, TOOL]),
+        ("response_format", {"type": "xml"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "x"}}),
+        ("reasoning_effort", "enormous"),
+        ("functions", [{"name": "f"}]),
+        ("audio", {"voice": "alloy"}),
+        ("modalities", ["text", "audio"]),
+        ("keep_alive", "soon"),
+        ("messages", []),
+        ("messages", [{"role": "wizard", "content": "x"}]),
+        ("messages", [{"role": "user"}]),
+        ("messages", [{"role": "user", "content": [{"type": "input_audio"}]}]),
+        ("messages", [{"role": "assistant", "tool_calls": [{"id": "1"}]}]),
+        ("messages", "hello"),
+    ],
+)
+async def test_a_bad_value_is_a_400_that_names_the_field(http, server, field, value):
+    status, body = await post(http, server, CHAT, {**ask(), field: value})
+    assert status == 400, body
+    error = body["error"]
+    assert error["param"].split(".")[0] == field
+    assert error["type"] == "invalid_request_error"
+    assert error["message"]
+    assert not server.backend.requests
+
+
+async def test_an_unknown_model_is_a_404_that_names_the_known_ones(http, server):
+    status, body = await post(http, server, CHAT, {**ask(), "model": "gpt-9"})
+    assert status == 404
+    assert body["error"]["code"] == "model_not_found"
+    assert MODEL in body["error"]["message"]
+
+
+async def test_an_absent_model_means_the_default(http, server):
+    status, body = await post(http, server, CHAT, {"messages": [{"role": "user", "content": "hi"}]})
+    assert status == 200
+    assert body["model"] == MODEL
+
+
+async def test_unknown_fields_are_tolerated_and_named_once_in_the_log(http, server, caplog):
+    caplog.set_level("INFO", "swiftlmd.http.schema")
+    for _ in range(2):
+        status, _ = await post(http, server, CHAT, ask(frobnicate=1))
+        assert status == 200
+    named = [r for r in caplog.records if "frobnicate" in r.getMessage()]
+    assert len(named) == 1
+
+
+async def test_session_headers_reach_the_engine(http, server):
+    headers = {"x-session-affinity": "s-1", "User-Agent": "opencode/1.18 (linux)"}
+    async with http.post(server.url + CHAT, json=ask(), headers=headers) as reply:
+        assert reply.status == 200
+    assert server.backend.requests[-1].session == "s-1"
+    assert server.backend.routes[-1] == ("chat", "opencode/1.18")
+
+
+async def test_a_list_of_prompts_gives_one_choice_for_each(http, server):
+    server.backend.scripts = {"a": text("A"), "b": text("B1", "B2"), "c": text("C")}
+    body = {"prompt": ["a", "b", "c"], "n": 2}
+    _, whole = await post(http, server, "/v1/completions", body)
+    assert [c["text"] for c in whole["choices"]] == ["A", "A", "B1B2", "B1B2", "C", "C"]
+    assert [c["index"] for c in whole["choices"]] == [0, 1, 2, 3, 4, 5]
+    assert whole["usage"]["prompt_tokens"] == 36
+    chunks = await stream(http, server, "/v1/completions", body)
+    texts = [""] * 6
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            texts[choice["index"]] += choice["text"]
+    assert texts == ["A", "A", "B1B2", "B1B2", "C", "C"]
+
+
+@pytest.mark.parametrize("prompt", ["", "text", [1, 2, 3], [[1, 2], [3]], ["one", "two"]])
+async def test_every_shape_of_prompt_is_answered(http, server, prompt):
+    status, body = await post(http, server, "/v1/completions", {"prompt": prompt})
+    assert status == 200, body
+    assert all(request.raw_text for request in server.backend.requests)
+
+
+@pytest.mark.parametrize("prompt", [[], [[]], [-1], [2**40], [1, "a"], None, {}, 5])
+async def test_a_prompt_that_cannot_be_is_a_400(http, server, prompt):
+    status, body = await post(http, server, "/v1/completions", {"prompt": prompt})
+    assert status == 400
+    assert body["error"]["param"].startswith("prompt")
+
+
+async def test_echo_and_suffix_are_for_the_engine(http, server):
+    await post(http, server, "/v1/completions", {"prompt": "a", "echo": True})
+    assert server.backend.requests[-1].echo
+    await post(http, server, "/v1/completions", {"prompt": "def f(", "suffix": "return 1"})
+    assert server.backend.requests[-1].infill == m.Infill(prefix="def f(", suffix="return 1")
+
+
+async def test_completion_logprobs_are_four_columns(http, server):
+    server.backend.default = Script(
+        (
+            m.Delta(content="ab", logprobs=[logprob("ab")]),
+            m.Delta(content="c", logprobs=[logprob("c")]),
+        ),
+        reason=Reason.LENGTH,
+    )
+    _, body = await post(http, server, "/v1/completions", {"prompt": "x", "logprobs": 2})
+    columns = body["choices"][0]["logprobs"]
+    assert columns["tokens"] == ["ab", "c"]
+    assert columns["text_offset"] == [0, 2]
+    assert columns["top_logprobs"][0] == {"t0": -0.25, "t1": -1.25}
+    assert body["choices"][0]["finish_reason"] == "length"
+    chunks = await stream(http, server, "/v1/completions", {"prompt": "x", "logprobs": 2})
+    offsets = [
+        offset
+        for chunk in chunks
+        for choice in chunk["choices"]
+        if choice["logprobs"]
+        for offset in choice["logprobs"]["text_offset"]
+    ]
+    assert offsets == [0, 2]
+
+
+async def test_a_failing_prompt_of_a_list_fails_the_request(http):
+    fault = m.Fault(kind=m.FaultKind.CONTEXT_TOO_LONG, message="5000 tokens, limit 4096")
+    backend = ScriptedBackend(scripts={"long": Script(fault=fault)})
+    async with serve(backend) as server:
+        status, body = await post(http, server, "/v1/completions", {"prompt": ["a", "long"]})
+        assert status == 400
+        assert body["error"]["code"] == "context_length_exceeded"
+        await backend.wait_until(lambda: backend.running == 0)

@@ -1,0 +1,377 @@
+"""Routes that are not a dialect, and the rules that hold for every route."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import struct
+
+import aiohttp
+import pytest
+from scripted_backend import EMBEDDER, EMBEDDING_WIDTH, MODEL, ScriptedBackend, serve
+
+from swiftlm_proto import messages as m
+from swiftlmd.http.options import HttpOptions
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+KEY = "sk-local-1"
+KEYED = HttpOptions(port=0, api_key_hashes=(hashlib.sha256(KEY.encode()).hexdigest(), "0" * 64))
+
+
+@pytest.fixture
+async def server():
+    async with serve() as running:
+        yield running
+
+
+@pytest.fixture
+async def http():
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def raw_request(url: str, *lines: str, body: bytes = b"") -> tuple[int, bytes]:
+    """Exactly these bytes; for what a proper client would never send."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+    async with asyncio.timeout(5):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        rest = await reader.read(65536)
+    writer.close()
+    return int(head.split()[1]), rest
+
+
+async def test_health_says_who_answers_and_what_runs(http, server):
+    async with http.get(server.url + "/health") as reply:
+        body = await reply.json()
+    assert reply.status == 200
+    assert body["status"] == "ok"
+    assert body["pid"] == 4242
+    assert body["instance_id"] == "test"
+    assert body["models"][0]["model"] == MODEL
+
+
+async def test_health_is_red_when_steps_have_stopped(http):
+    backend = ScriptedBackend()
+    backend.models[0].stats = m.EngineStats(step_age_s=1000.0)
+    async with serve(backend) as server, http.get(server.url + "/health") as reply:
+        assert reply.status == 503
+        assert (await reply.json())["status"] == "wedged"
+
+
+async def test_ready_turns_with_the_state_of_the_daemon(http):
+    backend = ScriptedBackend()
+    async with serve(backend) as server:
+        async with http.get(server.url + "/ready") as reply:
+            assert reply.status == 200
+        backend.state = "draining"
+        async with http.get(server.url + "/ready") as reply:
+            assert reply.status == 503
+        async with http.get(server.url + "/health") as reply:
+            assert reply.status == 200, "a draining daemon is alive"
+
+
+async def test_models_show_context_state_and_size(http, server):
+    async with http.get(server.url + "/v1/models") as reply:
+        body = await reply.json()
+    assert [entry["id"] for entry in body["data"]] == [MODEL, EMBEDDER]
+    assert "models" not in body
+    entry = body["data"][0]
+    assert entry["context_length"] == 4096
+    assert entry["state"] == "ready"
+    assert entry["size_bytes"] == 1000
+    assert entry["input_modalities"] == ["text"]
+    async with http.get(server.url + "/v1/models?client_version=0.171") as reply:
+        assert (await reply.json())["models"] == []
+
+
+async def test_one_model_is_found_by_name_or_alias_even_with_slashes(http):
+    backend = ScriptedBackend(aliases={"org/name": MODEL})
+    async with serve(backend) as server:
+        for name in (MODEL, "org/name", "org%2Fname"):
+            async with http.get(f"{server.url}/v1/models/{name}") as reply:
+                assert (await reply.json())["id"] == MODEL
+        async with http.get(server.url + "/v1/models/absent") as reply:
+            assert reply.status == 404
+            assert (await reply.json())["error"]["code"] == "model_not_found"
+
+
+async def test_no_models_is_an_empty_list(http):
+    async with serve(ScriptedBackend(models=[])) as server:
+        async with http.get(server.url + "/v1/models") as reply:
+            assert (await reply.json())["data"] == []
+
+
+async def test_metrics_count_requests_tokens_and_engines(http, server):
+    async with http.post(server.url + "/v1/chat/completions", json=CHAT) as reply:
+        assert reply.status == 200
+    async with http.get(server.url + "/metrics") as reply:
+        text = await reply.text()
+    assert reply.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    for line in (
+        'swiftlm_requests_total{route="chat",status="200"} 1.0',
+        f'swiftlm_tokens_generated_total{{model="{MODEL}"}} 4.0',
+        f'swiftlm_cached_tokens_total{{model="{MODEL}"}} 4.0',
+        f'swiftlm_requests_running{{model="{MODEL}"}} 1.0',
+        f'swiftlm_time_to_first_token_seconds_count{{model="{MODEL}"}} 1.0',
+        "swiftlm_uptime_seconds 5.0",
+    ):
+        assert line in text.splitlines(), line
+
+
+async def test_two_apps_do_not_share_their_metrics(http):
+    async with serve() as one, serve() as other:
+        async with http.post(one.url + "/v1/chat/completions", json=CHAT):
+            pass
+        async with http.get(other.url + "/metrics") as reply:
+            assert 'route="chat"' not in await reply.text()
+
+
+async def test_head_of_the_root_is_a_200(http, server):
+    async with http.head(server.url + "/") as reply:
+        assert reply.status == 200
+
+
+async def test_query_strings_are_ignored(http, server):
+    async with http.post(server.url + "/v1/chat/completions?beta=true&x=1", json=CHAT) as reply:
+        assert reply.status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nope", 404), ("GET", "/v1/chat/completions", 405), ("POST", "/v1/nope", 404)],
+)
+async def test_a_path_that_is_not_there_is_an_error_object(http, server, method, path, status):
+    async with http.request(method, server.url + path) as reply:
+        assert reply.status == status
+        assert (await reply.json())["error"]["message"]
+
+
+async def test_anthropic_paths_fail_in_anthropic_shape(http, server):
+    async with http.post(server.url + "/v1/messages", json={"messages": 5}) as reply:
+        body = await reply.json()
+    assert reply.status == 400
+    assert body["type"] == "error"
+    assert body["error"]["type"] == "invalid_request_error"
+    assert "messages" in body["error"]["message"]
+    assert body["request_id"] == reply.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/embeddings"])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"{}", b"[" * 100_000]
+)
+async def test_a_body_that_is_no_request_is_a_400(http, server, path, body):
+    async with http.post(server.url + path, data=body) as reply:
+        assert reply.status == 400
+        assert (await reply.json())["error"]["message"]
+
+
+async def test_chunked_request_bodies_are_accepted(server):
+    body = json.dumps(CHAT).encode()
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in (body[:7], body[7:])) + b"0\r\n\r\n"
+    status, rest = await raw_request(
+        server.url,
+        "POST /v1/chat/completions HTTP/1.1",
+        "Host: 127.0.0.1",
+        "Transfer-Encoding: chunked",
+        "Connection: close",
+        body=chunks,
+    )
+    assert status == 200
+    assert b"Hello, world!" in rest
+
+
+async def test_a_body_over_the_limit_is_a_413_declared_or_not(http):
+    async with serve(options=HttpOptions(port=0, max_body_bytes=1000)) as server:
+        url = server.url + "/v1/chat/completions"
+        async with http.post(url, data=b" " * 2000) as reply:
+            assert reply.status == 413
+            assert (await reply.json())["error"]["code"] == "body_too_large"
+
+        async def undeclared():
+            for _ in range(20):
+                yield b" " * 100
+
+        async with http.post(url, data=undeclared()) as reply:
+            assert reply.status == 413
+
+
+async def test_a_body_that_dribbles_is_given_up(server):
+    async with serve(options=HttpOptions(port=0, body_timeout_s=0.05)) as server:
+        status, _ = await raw_request(
+            server.url,
+            "POST /v1/chat/completions HTTP/1.1",
+            "Host: 127.0.0.1",
+            "Content-Length: 100",
+            "Connection: close",
+            body=b"{",
+        )
+    assert status == 408
+
+
+async def test_a_head_that_dribbles_is_closed():
+    async with serve(options=HttpOptions(port=0, keepalive_timeout_s=0.05)) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_head_over_the_limit_is_refused(server):
+    status, _ = await raw_request(
+        server.url, "GET /health HTTP/1.1", "Host: 127.0.0.1", f"X: {'a' * 50_000}"
+    )
+    assert status == 400
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("evil.example", 403),
+        ("localhost.evil.example", 403),
+        ("192.168.1.7", 403),
+        ("localhost:5413", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:5413", 200),
+        ("mac.local", 200),
+    ],
+)
+async def test_only_loopback_and_configured_hosts_are_served(http, host, status):
+    async with serve(options=HttpOptions(port=0, allowed_hosts=("mac.local",))) as server:
+        async with http.get(server.url + "/v1/models", headers={"Host": host}) as reply:
+            assert reply.status == status
+
+
+async def test_a_foreign_origin_is_refused_and_gets_no_cors_headers(http, server):
+    url, headers = server.url + "/v1/chat/completions", {"Origin": "https://evil.example"}
+    for method in ("POST", "OPTIONS"):
+        async with http.request(method, url, json=CHAT, headers=headers) as reply:
+            assert reply.status == 403
+            assert "Access-Control-Allow-Origin" not in reply.headers
+    assert not server.backend.requests
+
+
+async def test_the_null_origin_is_foreign_and_our_own_is_not(http, server):
+    async with http.get(server.url + "/v1/models", headers={"Origin": "null"}) as reply:
+        assert reply.status == 403
+    async with http.get(server.url + "/v1/models", headers={"Origin": server.url}) as reply:
+        assert reply.status == 200
+
+
+async def test_a_configured_origin_may_ask_and_read(http):
+    origin = "http://localhost:3000"
+    async with serve(options=HttpOptions(port=0, cors_origins=(origin,))) as server:
+        url, headers = server.url + "/v1/chat/completions", {"Origin": origin}
+        async with http.options(url, headers=headers) as reply:
+            assert reply.status == 204
+            assert "POST" in reply.headers["Access-Control-Allow-Methods"]
+        for stream in (False, True):
+            async with http.post(url, json={**CHAT, "stream": stream}, headers=headers) as reply:
+                assert reply.headers["Access-Control-Allow-Origin"] == origin
+                assert reply.headers["Vary"] == "Origin"
+
+
+async def test_keys_are_taken_from_both_headers_and_wrong_ones_are_refused(http):
+    async with serve(options=KEYED) as server:
+        url = server.url + "/v1/models"
+        good = [{"Authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}]
+        for headers in good:
+            async with http.get(url, headers=headers) as reply:
+                assert reply.status == 200
+        bad = [
+            {},
+            {"Authorization": "Bearer nope"},
+            {"x-api-key": "\u00e9"},
+            {"Authorization": KEY},
+        ]
+        for headers in bad:
+            async with http.get(url, headers=headers) as reply:
+                assert reply.status == 401
+                assert (await reply.json())["error"]["code"] == "invalid_api_key"
+        async with http.get(server.url + "/metrics") as reply:
+            assert reply.status == 401
+
+
+async def test_health_needs_no_key_and_then_tells_nothing_about_models(http):
+    async with serve(options=KEYED) as server:
+        async with http.get(server.url + "/health") as reply:
+            body = await reply.json()
+            assert reply.status == 200
+            assert "models" not in body
+        async with http.get(server.url + "/health", headers={"x-api-key": KEY}) as reply:
+            assert "models" in await reply.json()
+
+
+async def test_a_public_address_without_a_key_is_not_served():
+    with pytest.raises(ValueError, match="API key"):
+        async with serve(options=HttpOptions(host="0.0.0.0", port=0)):
+            pass
+
+
+async def test_the_access_log_has_tokens_and_no_text(http, server, caplog):
+    caplog.set_level("INFO", "swiftlmd.access")
+    secret = {"messages": [{"role": "user", "content": "my secret"}], "model": MODEL}
+    headers = {"x-api-key": "sk-very-secret"}
+    async with http.post(
+        server.url + "/v1/chat/completions?token=q", json=secret, headers=headers
+    ) as reply:
+        await reply.read()
+    [line] = [r.getMessage() for r in caplog.records if r.name == "swiftlmd.access"]
+    assert "completion=4" in line
+    assert reply.headers["x-request-id"] in line
+    for word in ("secret", "Hello", "token=q"):
+        assert word not in line
+
+
+@pytest.mark.parametrize("given", ["one", ["one", "two"], [1, 2, 3], [[1], [2, 3], [4]]])
+async def test_embeddings_come_for_every_shape_of_input(http, server, given):
+    body = {"model": EMBEDDER, "input": given}
+    async with http.post(server.url + "/v1/embeddings", json=body) as reply:
+        answer = await reply.json()
+    expected = len(given) if isinstance(given[0], list) or given == ["one", "two"] else 1
+    assert [entry["index"] for entry in answer["data"]] == list(range(expected))
+    assert len(answer["data"][0]["embedding"]) == EMBEDDING_WIDTH
+    assert answer["usage"]["prompt_tokens"] == 3 * expected
+
+
+async def test_base64_embeddings_are_the_floats_in_little_endian(http, server):
+    vectors = {}
+    for encoding in ("float", "base64"):
+        body = {"model": EMBEDDER, "input": ["a", "b"], "encoding_format": encoding}
+        async with http.post(server.url + "/v1/embeddings", json=body) as reply:
+            vectors[encoding] = [e["embedding"] for e in (await reply.json())["data"]]
+    decoded = [
+        list(struct.unpack(f"<{EMBEDDING_WIDTH}f", base64.b64decode(vector)))
+        for vector in vectors["base64"]
+    ]
+    assert decoded == vectors["float"]
+
+
+@pytest.mark.parametrize("given", ["", [], [""], [[]], [[-1]], 5, None, ["a"] * 3000])
+async def test_an_input_that_cannot_be_embedded_is_a_400(http, server, given):
+    async with http.post(server.url + "/v1/embeddings", json={"input": given}) as reply:
+        assert reply.status == 400
+        assert (await reply.json())["error"]["param"].startswith("input")
+
+
+async def test_text_goes_to_tokens_and_back(http, server):
+    async with http.post(server.url + "/tokenize", json={"content": "h\u00e9"}) as reply:
+        tokens = (await reply.json())["tokens"]
+    assert tokens == list("h\u00e9".encode())
+    async with http.post(server.url + "/detokenize", json={"tokens": tokens}) as reply:
+        assert (await reply.json())["content"] == "h\u00e9"
+    async with http.post(server.url + "/detokenize", json={"tokens": [70_000]}) as reply:
+        assert reply.status == 400
+
+
+async def test_the_template_of_a_chat_can_be_seen(http, server):
+    async with http.post(server.url + "/apply-template", json=CHAT) as reply:
+        body = await reply.json()
+    assert body["prompt"] == "<user>hi"
+    assert body["count"] == len(b"<user>hi")
