@@ -100,9 +100,9 @@ async def test_one_model_is_found_by_name_or_alias_even_with_slashes(http):
 
 
 async def test_no_models_is_an_empty_list(http):
-    async with serve(ScriptedBackend(models=[])) as server:
-        async with http.get(server.url + "/v1/models") as reply:
-            assert (await reply.json())["data"] == []
+    backend = ScriptedBackend(models=[])
+    async with serve(backend) as server, http.get(server.url + "/v1/models") as reply:
+        assert (await reply.json())["data"] == []
 
 
 async def test_metrics_count_requests_tokens_and_engines(http, server):
@@ -243,9 +243,10 @@ async def test_a_head_over_the_limit_is_refused(server):
     ],
 )
 async def test_only_loopback_and_configured_hosts_are_served(http, host, status):
-    async with serve(options=HttpOptions(port=0, allowed_hosts=("mac.local",))) as server:
-        async with http.get(server.url + "/v1/models", headers={"Host": host}) as reply:
-            assert reply.status == status
+    options, headers = HttpOptions(port=0, allowed_hosts=("mac.local",)), {"Host": host}
+    async with serve(options=options) as server:
+        reply = await http.get(server.url + "/v1/models", headers=headers)
+        assert reply.status == status
 
 
 async def test_a_foreign_origin_is_refused_and_gets_no_cors_headers(http, server):

@@ -163,7 +163,7 @@ class ResponseEvents:
     def _at(self, item: OpenItem, **more: Any) -> Body:  # Any: JSON
         return {"item_id": item.id, "output_index": item.output_index, **more}
 
-    def _event(self, name: str, **fields: Any) -> bytes:  # Any: JSON
+    def _event(self, name: str, /, **fields: Any) -> bytes:  # Any: JSON
         number = self._number
         self._number += 1
         return named_event(name, {"type": name, **fields, "sequence_number": number})

@@ -1,0 +1,324 @@
+"""`/v1/messages` as Anthropic's clients, and Claude Code above all, use it."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import aiohttp
+import pytest
+from scripted_backend import (
+    MODEL,
+    Reason,
+    Script,
+    Server,
+    calls,
+    parts_text,
+    serve,
+    text,
+    tool_call,
+)
+
+from swiftlm_proto import messages as m
+
+PATH = "/v1/messages?beta=true"
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(16)).decode()
+TOOL = {"name": "read", "description": "Reads.", "input_schema": {"type": "object"}}
+
+
+def ask(content: object = "hi", **more: object) -> dict[str, object]:
+    return {"max_tokens": 100, "messages": [{"role": "user", "content": content}], **more}
+
+
+@pytest.fixture
+async def server():
+    async with serve() as running:
+        yield running
+
+
+@pytest.fixture
+async def http():
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def post(http, server: Server, body, status=200):
+    async with http.post(server.url + PATH, json=body) as reply:
+        answer = await reply.json()
+        assert reply.status == status, answer
+        return answer
+
+
+async def stream(http, server: Server, body) -> list[dict]:
+    async with http.post(server.url + PATH, json={**body, "stream": True}) as reply:
+        assert reply.status == 200
+        raw = (await reply.read()).decode()
+    events = []
+    for block in filter(None, raw.split("\n\n")):
+        name, data = block.split("\n")
+        body = json.loads(data.removeprefix("data: "))
+        assert body["type"] == name.removeprefix("event: ")
+        events.append(body)
+    return events
+
+
+def assemble(events: list[dict]) -> list[dict]:
+    """The content blocks, put together as the SDKs do it."""
+    blocks: list[dict] = []
+    texts: list[str] = []
+    for event in events:
+        if event["type"] == "content_block_start":
+            assert event["index"] == len(blocks)
+            blocks.append(dict(event["content_block"]))
+            texts.append("")
+        elif event["type"] == "content_block_delta":
+            assert event["index"] == len(blocks) - 1, "only the last block may grow"
+            [text_of] = [v for k, v in event["delta"].items() if k != "type"]
+            texts[-1] += text_of
+        elif event["type"] == "content_block_stop":
+            block = blocks[event["index"]]
+            if block["type"] == "tool_use":
+                block["input"] = json.loads(texts[-1] or "{}")
+            else:
+                block[block["type"]] = texts[-1]
+    return blocks
+
+
+async def test_a_message_is_answered_in_anthropic_shape(http, server):
+    body = await post(http, server, ask())
+    assert body["type"] == "message"
+    assert body["content"] == [{"type": "text", "text": "Hello, world!"}]
+    assert body["stop_reason"] == "end_turn"
+    assert body["model"] == MODEL
+    assert body["usage"]["input_tokens"] + body["usage"]["cache_read_input_tokens"] == 12
+    assert body["usage"]["cache_read_input_tokens"] == 4
+
+
+async def test_events_come_in_the_order_that_clients_demand(http, server):
+    events = await stream(http, server, ask())
+    kinds = [event["type"] for event in events]
+    assert kinds == [
+        "message_start",
+        "content_block_start",
+        *["content_block_delta"] * 4,
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    assert events[0]["message"]["usage"]["cache_read_input_tokens"] == 4
+    assert events[-2]["usage"]["output_tokens"] == 4
+
+
+async def test_thinking_text_and_tools_are_the_same_streamed_and_whole(http, server):
+    server.backend.default = calls(
+        m.Delta(reasoning="Let me "),
+        m.Delta(reasoning="see."),
+        m.Delta(content="Reading\u2026"),
+        *tool_call("read", '{"path"', ': "a.py"}'),
+        *tool_call("read", index=1, call_id="call_2"),
+    )
+    body = ask(tools=[TOOL], thinking={"type": "enabled", "budget_tokens": 2048})
+    whole = await post(http, server, body)
+    events = await stream(http, server, body)
+    assert assemble(events) == whole["content"]
+    assert [block["type"] for block in whole["content"]] == [
+        "thinking",
+        "text",
+        "tool_use",
+        "tool_use",
+    ]
+    assert whole["content"][2]["input"] == {"path": "a.py"}
+    assert whole["content"][3] == {"type": "tool_use", "id": "call_2", "name": "read", "input": {}}
+    assert whole["stop_reason"] == "tool_use"
+    assert events[-2]["delta"]["stop_reason"] == "tool_use"
+    assert server.backend.requests[0].thinking_budget == 2048
+    assert server.backend.requests[0].chat.enable_thinking is True
+
+
+@pytest.mark.parametrize(
+    ("script", "reason", "sequence"),
+    [
+        (text("x", reason=Reason.LENGTH), "max_tokens", None),
+        (text("x", stop_sequence="END"), "stop_sequence", "END"),
+    ],
+)
+async def test_stop_reasons_are_anthropics(http, server, script, reason, sequence):
+    server.backend.default = script
+    body = ask(stop_sequences=["END"])
+    whole = await post(http, server, body)
+    assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, sequence)
+    delta = (await stream(http, server, body))[-2]["delta"]
+    assert delta == {"stop_reason": reason, "stop_sequence": sequence}
+    assert server.backend.requests[0].stop == ["END"]
+
+
+async def test_an_empty_answer_is_still_a_whole_stream(http, server):
+    server.backend.default = Script()
+    events = await stream(http, server, ask())
+    assert [e["type"] for e in events] == ["message_start", "message_delta", "message_stop"]
+
+
+async def test_the_billing_line_of_claude_code_is_not_in_the_prompt(http, server):
+    for nonce in ("cch=11111", "cch=22222"):
+        system = [
+            {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1; {nonce};"},
+            {"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}},
+            {"type": "text", "text": "Be brief."},
+        ]
+        await post(http, server, ask(system=system))
+    first, second = (request.chat.messages for request in server.backend.requests)
+    assert first == second
+    assert parts_text(first[0]) == "You are an agent.\n\nBe brief."
+
+
+async def test_a_whole_agent_history_becomes_messages_of_the_engine(http, server):
+    body = {
+        "max_tokens": 32000,
+        "system": "sys",
+        "tools": [TOOL, {"type": "web_search_20250305", "name": "web_search"}],
+        "messages": [
+            {"role": "user", "content": "go"},
+            {"role": "system", "content": "a reminder"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "hm", "signature": "x"},
+                    {"type": "redacted_thinking", "data": "zzz"},
+                    {"type": "text", "text": "ok"},
+                    {"type": "tool_use", "id": "t1", "name": "read", "input": {"path": "a"}},
+                    {"type": "tool_use", "id": "t2", "name": "read", "input": {}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "t1", "content": "A"},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "t2",
+                        "is_error": True,
+                        "content": [
+                            {"type": "text", "text": "B"},
+                            {
+                                "type": "image",
+                                "source": {
+                                    "type": "base64",
+                                    "media_type": "image/png",
+                                    "data": PNG,
+                                },
+                            },
+                        ],
+                    },
+                    {"type": "text", "text": "now?"},
+                ],
+            },
+        ],
+        "context_management": {"edits": []},
+        "output_config": {"effort": "high"},
+        "thinking": {"type": "adaptive"},
+        "metadata": {"user_id": "user_session_7"},
+    }
+    await post(http, server, body)
+    [request] = server.backend.requests
+    chat = request.chat
+    assert [message.role for message in chat.messages] == [
+        "system",
+        "user",
+        "system",
+        "assistant",
+        "tool",
+        "tool",
+        "user",
+    ]
+    assistant, first, second = chat.messages[3:6]
+    assert assistant.reasoning == "hm"
+    assert parts_text(assistant) == "ok"
+    assert [(c.id, json.loads(c.arguments)) for c in assistant.tool_calls] == [
+        ("t1", {"path": "a"}),
+        ("t2", {}),
+    ]
+    assert (first.tool_call_id, parts_text(first)) == ("t1", "A")
+    assert second.parts[1].image.media_type == "image/png"
+    assert [tool.name for tool in chat.tools] == ["read"]
+    assert chat.reasoning_effort == "high"
+    assert request.session == "user_session_7"
+    assert request.max_tokens == 32000
+
+
+async def test_thinking_is_off_unless_asked_for(http, server):
+    await post(http, server, ask())
+    await post(http, server, ask(thinking={"type": "disabled"}))
+    await post(http, server, ask(thinking={"type": "adaptive"}))
+    switches = [request.chat.enable_thinking for request in server.backend.requests]
+    assert switches == [False, False, None]
+
+
+async def test_an_answer_begun_by_the_client_is_continued(http, server):
+    body = ask()
+    body["messages"].append({"role": "assistant", "content": "{"})
+    await post(http, server, body)
+    assert server.backend.requests[0].chat.continue_final_message
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ({"type": "auto"}, m.ToolChoice.AUTO),
+        ({"type": "any"}, m.ToolChoice.REQUIRED),
+        ({"type": "none"}, m.ToolChoice.NONE),
+        ({"type": "tool", "name": "read"}, m.ToolChoice.NAMED),
+    ],
+)
+async def test_tool_choice_is_honoured(http, server, choice, expected):
+    choice = {**choice, "disable_parallel_tool_use": True}
+    await post(http, server, ask(tools=[TOOL], tool_choice=choice))
+    chat = server.backend.requests[0].chat
+    assert chat.tool_choice == expected
+    assert chat.parallel_tool_calls is False
+
+
+async def test_a_schema_for_the_answer_is_a_constraint(http, server):
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    config = {"format": {"type": "json_schema", "schema": schema}}
+    await post(http, server, ask(output_config=config))
+    assert json.loads(server.backend.requests[0].constraint.json_schema) == schema
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"messages": []},
+        {"messages": [{"role": "tool", "content": "x"}]},
+        {"messages": [{"role": "user", "content": [{"type": "video"}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+        {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "1"}]}]},
+        {"max_tokens": 0},
+        {"temperature": 3},
+        {"tool_choice": {"type": "tool", "name": "absent"}, "tools": [TOOL]},
+        {"tool_choice": {"type": "maybe"}},
+        {"mcp_servers": [{"type": "url", "url": "https://x", "name": "x"}]},
+        {"system": 5},
+    ],
+)
+async def test_what_cannot_be_done_is_a_400_in_anthropic_shape(http, server, change):
+    answer = await post(http, server, {**ask(), **change}, status=400)
+    assert answer["type"] == "error"
+    assert answer["error"]["type"] == "invalid_request_error"
+    assert not server.backend.requests
+
+
+async def test_too_long_says_the_words_that_agents_look_for(http, server):
+    fault = m.Fault(kind=m.FaultKind.CONTEXT_TOO_LONG, message="5000 tokens of at most 4096")
+    server.backend.default = Script(fault=fault)
+    answer = await post(http, server, ask(), status=400)
+    assert answer["error"]["message"].startswith("prompt is too long")
+    assert "5000" in answer["error"]["message"]
+
+
+async def test_tokens_are_counted_with_tools_and_without_generating(http, server):
+    async with http.post(
+        server.url + "/v1/messages/count_tokens?beta=true", json=ask(tools=[TOOL], system="s")
+    ) as reply:
+        assert await reply.json() == {"input_tokens": len(b"<system>s<user>hi")}
+    assert [t.name for t in server.backend.tokenized[0].chat.tools] == ["read"]
+    assert not server.backend.requests
