@@ -1,11 +1,23 @@
-"""Fakes of the daemon's surroundings: a clock that is told the time, memory that is told sizes."""
+"""Fakes of the daemon's surroundings: a clock that is told the time, memory that is told sizes,
+models and engines that exist only in name.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 import itertools
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from swiftlm_proto import messages as m
+from swiftlmd.config.settings import Settings
+from swiftlmd.engines.engine import OnProgress
+from swiftlmd.engines.process import ProcessEnd
+from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.placement import Placement
+from swiftlmd.store.entries import Source, StoredModel
 
 
 class FakeClock:
@@ -83,5 +95,158 @@ class FakeMemory:
     def available_bytes(self) -> int:
         return self.total - self.others - sum(self.held.values())
 
-    def footprint_bytes(self, pid: int) -> int:
+    async def footprint_bytes(self, pid: int) -> int:
         return self.held.get(pid, 0)
+
+
+def stored_model(name: str, size_bytes: int = 10**9, reason: str = "") -> StoredModel:
+    return StoredModel(
+        name=name,
+        path=Path("/models") / name,
+        source=Source.LOCAL,
+        size_bytes=size_bytes,
+        ready=not reason,
+        reason=reason,
+        model_type="llama",
+        context=4096,
+        quantization="4-bit",
+        vision=False,
+    )
+
+
+class FakeStore:
+    """Models that a test names."""
+
+    def __init__(self, *models: StoredModel) -> None:
+        self.models = {model.name: model for model in models}
+
+    async def list(self) -> list[StoredModel]:
+        return list(self.models.values())
+
+    async def find(self, name: str) -> StoredModel | None:
+        return self.models.get(name)
+
+    def downloads(self) -> tuple[()]:
+        return ()
+
+
+class FakePlanner:
+    """A model needs its size on disk; it fits when the memory is there (`FakeMemory`)."""
+
+    def __init__(self, memory: FakeMemory, budget: int | None = None) -> None:
+        self.memory = memory
+        self.budget = budget or memory.total
+
+    async def place(
+        self,
+        model: StoredModel,
+        settings: Settings,
+        *,
+        held_bytes: int,
+        returning_bytes: int,
+        force: bool = False,
+    ) -> Placement:
+        needed = model.size_bytes
+        room = self.memory.available_bytes() + returning_bytes
+        available = min(self.budget - held_bytes, room)
+        return Placement(
+            request=m.LoadRequest(model=model.name, path=str(model.path)),
+            needed_bytes=needed,
+            fits=force or needed <= available,
+            refusal=f"model '{model.name}' needs {needed}, {available} available",
+            plan="{}",
+            forced=force,
+        )
+
+
+class FakeEngineClient:
+    """Requests end when the test says so."""
+
+    def __init__(self) -> None:
+        self.busy = asyncio.Event()
+        self.stats_reply: m.EngineStats | None = m.EngineStats()
+        self.aborted: list[str] = []
+        self.events: asyncio.Queue[m.SequenceEvent] = asyncio.Queue()
+
+    async def stats(self, timeout_s: float) -> m.EngineStats:
+        if self.stats_reply is None:
+            raise ServiceError(Kind.DEADLINE, "the engine did not answer in time")
+        return self.stats_reply
+
+    async def generate(self, request: m.GenerateRequest) -> AsyncGenerator[m.SequenceEvent, None]:
+        finished = False
+        try:
+            while not finished:
+                event = await self.events.get()
+                finished = event.finished is not None
+                yield event
+        finally:
+            if not finished:
+                self.aborted.append(request.request_id)
+
+    def abort(self, request_id: str) -> bool:
+        self.aborted.append(request_id)
+        end = m.Finished(reason=m.FinishedReason.ABORT)
+        self.events.put_nowait(m.SequenceEvent(request_id=request_id, finished=end))
+        return True
+
+
+class FakeLoadedEngine:
+    """What residency sees of an engine process, without the process."""
+
+    def __init__(self, model: str, pid: int, memory: FakeMemory, size_bytes: int) -> None:
+        self.pid = pid
+        self.loaded = m.LoadedModel(model=model, device="cpu")
+        self.stats = m.EngineStats()
+        self.client = FakeEngineClient()
+        self.stop_deadline_s: float | None = None
+        self.killed_for = ""
+        self.hold_stop = asyncio.Event()  # a stop waits for this
+        self.hold_stop.set()
+        self._memory = memory
+        self._end: asyncio.Future[ProcessEnd] = asyncio.get_running_loop().create_future()
+        memory.held[pid] = size_bytes
+
+    async def run(self) -> ProcessEnd:
+        return await asyncio.shield(self._end)
+
+    async def stop(self, deadline_s: float, reason: m.Fault) -> ProcessEnd:
+        self.stop_deadline_s = deadline_s
+        await self.hold_stop.wait()
+        self.die(0)
+        return await self._end
+
+    def kill(self, reason: str) -> None:
+        self.killed_for = reason
+        self.die(-9)
+
+    def die(self, code: int) -> None:
+        self._memory.held.pop(self.pid, None)
+        if not self._end.done():
+            self._end.set_result(ProcessEnd(self.pid, code, f"it ended with {code}", ""))
+
+
+class FakeLauncher:
+    """Loads at once, or when `gate` opens; `faults` fail the next loads, one each."""
+
+    def __init__(self, memory: FakeMemory) -> None:
+        self.memory = memory
+        self.launched: list[str] = []
+        self.engines: dict[str, FakeLoadedEngine] = {}
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.faults: list[ServiceError] = []
+        self._pids = itertools.count(100)
+
+    async def launch(
+        self, placement: Placement, settings: Settings, on_progress: OnProgress
+    ) -> FakeLoadedEngine:
+        model = placement.request.model
+        self.launched.append(model)
+        on_progress(m.LoadEvent(stage=m.LoadEventStage.WEIGHTS, fraction=0.5))
+        await self.gate.wait()
+        if self.faults:
+            raise self.faults.pop(0)
+        engine = FakeLoadedEngine(model, next(self._pids), self.memory, placement.needed_bytes)
+        self.engines[model] = engine
+        return engine

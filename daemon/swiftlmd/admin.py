@@ -7,19 +7,19 @@ error.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from pathlib import Path
 
 from swiftlm_proto import messages as m
-from swiftlmd.config.live import Entry, LiveConfiguration
+from swiftlmd.config.live import Changes, Entry, LiveConfiguration
 from swiftlmd.config.load import ConfigError
-from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.faults import Kind, ModelNotFound, ServiceError
+from swiftlmd.log_files import LineFilter, follow, last_lines
 from swiftlmd.options import options_over
+from swiftlmd.placement import Planner
 from swiftlmd.service import Service
 from swiftlmd.store import ModelStore
-
-log = logging.getLogger(__name__)
 
 _STAGES = {
     m.LoadEventStage.READING: "reading",
@@ -39,15 +39,19 @@ class AdminService(m.AdminBase):
         *,
         service: Service,
         store: ModelStore,
+        planner: Planner,
         configuration: LiveConfiguration,
+        log_folder: Path,
         shut_down: Callable[[float | None], None],
-        reloaded: Callable[[], None],
+        took_over: Callable[[Changes], None],
     ) -> None:
         self._service = service
         self._store = store
         self._configuration = configuration
         self._shut_down = shut_down
-        self._reloaded = reloaded
+        self._took_over = took_over
+        self._planner = planner
+        self._log_folder = log_folder
 
     async def status(self, message: m.StatusRequest) -> m.DaemonStatus:
         return await self._service.status()
@@ -133,13 +137,14 @@ class AdminService(m.AdminBase):
 
     async def set_config(self, message: m.SetConfigRequest) -> m.ConfigReply:
         try:
+            change = self._configuration
             if message.unset:
-                await asyncio.to_thread(self._configuration.unset, message.key)
+                changes = await asyncio.to_thread(change.unset, message.key)
             else:
-                await asyncio.to_thread(self._configuration.set, message.key, message.value)
+                changes = await asyncio.to_thread(change.set, message.key, message.value)
         except ConfigError as error:
             return self._bad_config(str(error))
-        self._reloaded()
+        self._took_over(changes)
         return await self.get_config(m.GetConfigRequest(key=message.key))
 
     async def shutdown(self, message: m.ShutdownRequest) -> m.ShutdownReply:
@@ -160,6 +165,46 @@ class AdminService(m.AdminBase):
         except ServiceError as error:
             finished = m.Finished(reason=m.FinishedReason.ERROR, fault=error.to_fault())
             yield m.SequenceEvent(request_id=request.request_id, finished=finished)
+
+    async def logs(self, message: m.LogsRequest) -> AsyncIterator[m.LogLine]:
+        name = "launchd.log" if message.stderr else "swiftlmd.log"
+        path = self._log_folder / name
+        wanted = LineFilter(message.level, message.since, message.request_id)
+        for line in await asyncio.to_thread(last_lines, path, message.lines or 100, wanted):
+            yield m.LogLine(line=line, file=name)
+        if message.follow:
+            async for line in follow(path, wanted):
+                yield m.LogLine(line=line, file=name)
+
+    async def plan(self, message: m.PlanModelRequest) -> m.PlanModelReply:
+        residency = self._service.residency
+        try:
+            name = await self._service.named(message.model)
+            stored = await self._store.find(name)
+            if stored is None:
+                raise ModelNotFound(name, [model.name for model in await self._store.list()])
+            placement = await self._planner.place(
+                stored,
+                options_over(self._configuration.settings.for_model(name), message.options),
+                held_bytes=residency.held_bytes(besides=name),
+                returning_bytes=residency.held_bytes(only=name),
+            )
+        except ServiceError as error:
+            return m.PlanModelReply(fault=error.to_fault())
+        return m.PlanModelReply(plan=placement.plan)
+
+    async def cache_control(self, message: m.CacheControlRequest) -> m.CacheControlReply:
+        stats: dict[str, str] = {}
+        wanted = await self._service.named(message.model) if message.model else ""
+        try:
+            for resident in self._service.residency.residents:
+                if resident.engine is not None and wanted in ("", resident.name):
+                    request = m.CacheRequest(clear=message.clear)
+                    reply = await resident.engine.client.cache(request)
+                    stats[resident.name] = reply.stats
+        except ServiceError as error:
+            return m.CacheControlReply(stats=stats, fault=error.to_fault())
+        return m.CacheControlReply(stats=stats)
 
     async def requests(self, message: m.RequestsRequest) -> m.RequestsReply:
         return m.RequestsReply(requests=self._service.requests.listed())

@@ -1,72 +1,97 @@
-"""The machine in figures, for status: memory, device, what the daemon itself holds."""
+"""This machine as the planner and `status` see it: device, limits, what is in use.
+
+Readings come from `swiftlmd.memory`; `status` shows the newest one and asks the kernel nothing.
+"""
 
 from __future__ import annotations
 
 import os
-import platform
+from collections.abc import Callable
+from importlib import metadata
 
 import psutil
 
-from swiftlm_engine.brain.plan import Accelerator, MachineLimits
+from swiftlm_engine.brain.plan import BadBudget, Covers, MachineLimits, parse_budget
 from swiftlm_proto import messages as m
-from swiftlmd.engines.environment import usable_cores
+from swiftlmd.config.settings import Settings
+from swiftlmd.engines.environment import find_openblas
+from swiftlmd.memory import Device, MemoryReadings, Reading, machine_limits
+
+_PRESSURE = ("normal", "warn", "critical")
+_MLX_CUDA = ("mlx-cuda-12", "mlx-cuda-13", "mlx-cuda")
 
 
-class SystemMemory:
-    """What the kernel says about memory (psutil)."""
-
-    def total_bytes(self) -> int:
-        return int(psutil.virtual_memory().total)
-
-    def available_bytes(self) -> int:
-        return int(psutil.virtual_memory().available)
-
-    def footprint_bytes(self, pid: int) -> int:
+def has_cuda_mlx() -> bool:
+    """Whether the MLX that engines will import was installed with its CUDA back end."""
+    for name in _MLX_CUDA:
         try:
-            process = psutil.Process(pid)
-            full = process.memory_full_info()
-        except psutil.NoSuchProcess:
-            return 0
-        except psutil.AccessDenied:
-            return int(process.memory_info().rss)
-        return int(getattr(full, "pss", 0) or full.uss)
-
-
-class SystemLimits:
-    """The planner's view of this machine (`planning.LimitsReader`)."""
-
-    def __init__(self, memory: SystemMemory, accelerator: Accelerator) -> None:
-        self._memory = memory
-        self._accelerator = accelerator
-
-    def __call__(self, *, committed_bytes: int, returning_bytes: int) -> MachineLimits:
-        return MachineLimits(
-            ram_bytes=self._memory.total_bytes(),
-            accelerator=self._accelerator,
-            reclaimable_bytes=self._memory.available_bytes() + returning_bytes,
-            committed_bytes=committed_bytes,
-            num_cores=usable_cores(),
-        )
+            metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        return True
+    return False
 
 
 class Machine:
-    """Figures for status; every call is cheap."""
+    """`device` was asked for once at start; `latest` is the newest reading of the watch."""
 
-    def __init__(self, memory: SystemMemory) -> None:
-        self._memory = memory
+    def __init__(
+        self,
+        device: Device,
+        readings: MemoryReadings,
+        latest: Callable[[], Reading | None],
+        settings: Callable[[], Settings],
+    ) -> None:
+        self._device = device
+        self._readings = readings
+        self._latest = latest
+        self._settings = settings
+        self._budget_bytes = 0
 
-    def status(self, models: list[m.ModelStatus]) -> m.MachineStatus:
-        loaded = next((model.loaded for model in models if model.loaded), None)
-        return m.MachineStatus(
-            device=loaded.device if loaded else "",
-            device_name=platform.processor() or platform.machine(),
-            memory_bytes=self._memory.total_bytes(),
-            available_bytes=self._memory.available_bytes(),
-            used_bytes=sum(model.priced_bytes for model in models),
-            blas=loaded.blas if loaded else "",
-            swap_used_bytes=int(psutil.swap_memory().used),
-            measured_bytes=self.own_bytes() + sum(model.footprint_bytes for model in models),
+    def limits(self, *, committed_bytes: int, returning_bytes: int) -> MachineLimits:
+        """A fresh reading in the planner's terms; takes milliseconds, call it in a thread."""
+        return machine_limits(
+            self._readings.read(()),
+            self._device,
+            committed_bytes=committed_bytes,
+            returning_bytes=returning_bytes,
         )
 
-    def own_bytes(self) -> int:
-        return int(psutil.Process(os.getpid()).memory_info().rss)
+    def measure_budget(self) -> int:
+        """What all models together may hold: the tightest limit that does not move."""
+        limits = self.limits(committed_bytes=0, returning_bytes=0)
+        try:
+            asked = parse_budget(self._settings().engine_memory_budget, limits)
+        except BadBudget:
+            asked = None  # said at load, where somebody can act on it
+        moving = "reclaimable now"
+        found = [
+            limit.bytes
+            for limit in limits.limits(asked)
+            if limit.covers is not Covers.BUFFER and limit.name != moving
+        ]
+        self._budget_bytes = max(1, min(found))
+        return self._budget_bytes
+
+    def status(self, models: list[m.ModelStatus]) -> m.MachineStatus:
+        reading = self._latest()
+        blas = next((model.loaded.blas for model in models if model.loaded), "")
+        status = m.MachineStatus(
+            device=self._device.accelerator.value,
+            device_name=self._device.name,
+            budget_bytes=self._budget_bytes,
+            used_bytes=sum(model.priced_bytes for model in models),
+            blas=blas or str(find_openblas() or ""),
+        )
+        if reading is not None:
+            status.memory_bytes = reading.total_bytes
+            status.available_bytes = reading.available_bytes
+            status.pressure = _PRESSURE[reading.pressure]
+            status.swap_used_bytes = reading.swap_used_bytes
+            status.measured_bytes = reading.footprint_bytes
+        return status
+
+
+def own_bytes() -> int:
+    """What this process holds."""
+    return int(psutil.Process(os.getpid()).memory_info().rss)

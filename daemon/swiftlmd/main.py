@@ -1,4 +1,4 @@
-"""swiftlmd: `serve` builds the parts, hands them over, and runs until it is told to stop.
+"""swiftlmd: `serve` settles configuration, lock and sockets, then runs the daemon.
 
 Ends with 0 when it shall stay down, with another code of `DaemonExit` when a restart can help.
 """
@@ -6,51 +6,38 @@ Ends with 0 when it shall stay down, with another code of `DaemonExit` when a re
 from __future__ import annotations
 
 import argparse
-import asyncio
-import hashlib
+import contextlib
+import errno
+import faulthandler
 import logging
 import os
-import signal
-import socket
+import resource
 import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, ExitStack
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib import metadata
-from pathlib import Path
 
 import uvloop
-from aiohttp import web
 
-from swiftlm_engine.brain.plan import Accelerator
 from swiftlm_proto.exit_codes import DaemonExit
 from swiftlm_proto.paths import Paths, locate
 from swiftlmd import logs
-from swiftlmd.admin import AdminService
-from swiftlmd.admin_socket import OwnerOnlyServer, bound_socket
-from swiftlmd.clock import SystemClock
+from swiftlmd.admin_socket import NotOurs, SocketInUse, bound_socket
+from swiftlmd.breaker import Breaker
 from swiftlmd.config.live import LiveConfiguration
-from swiftlmd.config.load import ConfigError, load
-from swiftlmd.config.settings import OPTIONS, Settings
-from swiftlmd.engines.engine import EngineLauncher
-from swiftlmd.engines.process import engine_command, remove_stale_sockets
-from swiftlmd.http.app import make_app, make_runner
-from swiftlmd.http.options import HttpOptions
-from swiftlmd.instance import (
-    AlreadyRunning,
-    Instance,
-    PortBusy,
-    bind_port,
-    sole_instance,
-    this_instance,
-)
-from swiftlmd.machine import Machine, SystemLimits, SystemMemory
-from swiftlmd.planning import BrainPlanner
-from swiftlmd.residency import Residency
-from swiftlmd.service import Service
-from swiftlmd.store import ModelStore
-from swiftlmd.store.options import from_settings
+from swiftlmd.config.load import ConfigError, Configuration, load
+from swiftlmd.config.settings import OPTIONS
+from swiftlmd.daemon import Daemon, Surroundings
+from swiftlmd.engines.process import engine_command, remove_stale_sockets, shorten
+from swiftlmd.instance import AlreadyRunning, PortBusy, bind_port, sole_instance, this_instance
+from swiftlmd.self_check import self_check
+from swiftlmd.supervisor import Supervisor, find_supervisor, leave_with, record_fatal
 
 log = logging.getLogger(__name__)
+
+_OPEN_FILES = 16_384
+_LAUNCHD_LOG_MAX_BYTES = 5 * 2**20
 
 
 def main() -> None:
@@ -59,101 +46,84 @@ def main() -> None:
 
 def run(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
+    if arguments.command == "selfcheck":
+        return self_check(locate())
     flags = {key: text for key in OPTIONS if (text := getattr(arguments, key)) is not None}
-    return serve(locate(), flags)
+    return serve(locate(), flags, engine_command())
 
 
-def serve(paths: Paths, flags: dict[str, str]) -> int:
-    """Runs the daemon in the foreground; returns its exit code."""
+def serve(paths: Paths, flags: Mapping[str, str], command: list[str]) -> int:
+    """Runs the daemon, its engines by `command`; returns the exit code."""
     os.umask(0o077)
+    faulthandler.enable()
+    supervisor = find_supervisor(os.environ)
     try:
+        shorten(paths.logs / "launchd.log", _LAUNCHD_LOG_MAX_BYTES)
         configuration = load(paths.config_file, os.environ, flags)
-    except ConfigError as error:
+        return _serve(paths, configuration, flags, supervisor, command)
+    except AlreadyRunning as error:
         print(f"swiftlmd: {error}", file=sys.stderr)
-        return DaemonExit.BAD_CONFIG
-    settings = configuration.settings
-    live = LiveConfiguration(configuration, os.environ, flags)
-    instance = this_instance(version(), f"{settings.http_host}:{settings.http_port}")
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(sole_instance(paths.lock_file, instance))
-            stack.enter_context(logs.logging_to(paths.logs, settings.log_level, os.environ))
-            port = stack.enter_context(bind_port(settings.http_host, settings.http_port))
-            admin = stack.enter_context(bound_socket(paths.admin_socket))
-        except AlreadyRunning as error:
-            print(f"swiftlmd: {error}", file=sys.stderr)
-            return DaemonExit.STAY_DOWN
-        except PortBusy as error:
-            log.error("%s", error)
-            print(f"swiftlmd: {error}", file=sys.stderr)
-            return DaemonExit.TEMPORARY
-        remove_stale_sockets(paths.runtime)
-        return uvloop.run(_serve(paths, live, instance, port, admin))
+        return DaemonExit.STAY_DOWN
+    except (ConfigError, PortBusy, SocketInUse, NotOurs, OSError) as error:
+        print(f"swiftlmd: {error}", file=sys.stderr)
+        return leave_with(_exit_code(error), str(error), supervisor, paths.fatal_file)
 
 
-async def _serve(
+def _serve(
     paths: Paths,
-    live: LiveConfiguration,
-    instance: Instance,
-    port: socket.socket,
-    admin: socket.socket,
+    configuration: Configuration,
+    flags: Mapping[str, str],
+    supervisor: Supervisor,
+    command: list[str],
 ) -> int:
-    def settings() -> Settings:
-        return live.settings
-
-    clock, memory = SystemClock(), SystemMemory()
-    store = ModelStore(paths, from_settings(live.settings, os.environ, Path.home()))
-    planner = BrainPlanner(paths, SystemLimits(memory, Accelerator.CPU))
-    launcher = EngineLauncher(paths, engine_command(), os.environ)
-    stopping: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
-
-    def stop(patience_s: float | None) -> None:
-        if not stopping.done():
-            stopping.set_result(patience_s)
-
-    async with AsyncExitStack() as stack:
-        residency = await stack.enter_async_context(
-            Residency(
-                clock=clock,
-                store=store,
-                planner=planner,
-                launcher=launcher,
-                memory=memory,
-                settings=settings,
-            )
-        )
-        service = Service(
-            clock=clock,
+    """Settles who may run and where, then runs; raises what keeps it from that."""
+    settings = configuration.settings
+    instance = this_instance(version(), f"{settings.http_host}:{settings.http_port}")
+    breaker = Breaker(paths.state / "starts.json", time.time)
+    with ExitStack() as stack:
+        stack.enter_context(sole_instance(paths.lock_file, instance))
+        stack.enter_context(logs.logging_to(paths.logs, settings.log_level, os.environ))
+        stack.enter_context(_failures_logged())
+        if supervisor is Supervisor.LAUNCHD and not breaker.start():
+            reason = "it was started 5 times in 10 minutes and never ran for a minute"
+            log.error("staying down: %s", reason)
+            record_fatal(paths.fatal_file, DaemonExit.CRASH, reason)
+            return DaemonExit.STAY_DOWN
+        http = stack.enter_context(bind_port(settings.http_host, settings.http_port))
+        admin = stack.enter_context(bound_socket(paths.admin_socket))
+        remove_stale_sockets(paths.runtime)
+        _raise_file_limit()
+        given = Surroundings(
+            paths=paths,
+            configuration=LiveConfiguration(configuration, os.environ, flags),
             instance=instance,
-            settings=settings,
-            residency=residency,
-            store=store,
-            machine=Machine(memory),
+            supervisor=supervisor,
+            environ=os.environ,
+            engine_command=command,
+            breaker=breaker,
+            http=http,
+            admin=admin,
         )
-        administration = AdminService(
-            service=service,
-            store=store,
-            configuration=live,
-            shut_down=stop,
-            reloaded=lambda: None,
-        )
-        server = OwnerOnlyServer([administration])
-        runner = make_runner(make_app(service, _http_options(live.settings)))
-        await runner.setup()
-        site = web.SockSite(runner, port)
-        await site.start()
-        await server.serve_on(admin)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop, None)
-        log.info("ready http=%s admin=%s pid=%d", instance.http, paths.admin_socket, instance.pid)
-        patience_s = await stopping
-        await service.drain(live.settings.service_drain if patience_s is None else patience_s)
-        await site.stop()
-    server.close()
-    await server.wait_closed()
-    await runner.cleanup()
-    await store.close()
+        uvloop.run(_run(given))
+        log.info("stopped")
     return DaemonExit.STAY_DOWN
+
+
+@contextmanager
+def _failures_logged() -> Iterator[None]:
+    """What ends the daemon is in its log, not only on a stderr that nobody reads."""
+    try:
+        yield
+    except (PortBusy, SocketInUse, NotOurs) as error:
+        log.error("%s", error)
+        raise
+    except BaseException:
+        log.critical("the daemon failed", exc_info=True)
+        raise
+
+
+async def _run(given: Surroundings) -> None:
+    await Daemon(given).run()
 
 
 def version() -> str:
@@ -163,25 +133,32 @@ def version() -> str:
         return "0.0.0+checkout"
 
 
-def _http_options(settings: Settings) -> HttpOptions:
-    return HttpOptions(
-        host=settings.http_host,
-        port=settings.http_port,
-        api_key_hashes=tuple(
-            hashlib.sha256(key.encode()).hexdigest() for key in settings.http_api_keys
-        ),
-        cors_origins=settings.http_allowed_origins,
-        allowed_hosts=settings.http_allowed_hosts,
-        max_body_bytes=settings.http_max_body_bytes,
-        max_generations=settings.http_max_in_flight,
-        comment_s=settings.http_keepalive,
-        wedged_after_s=settings.engine_stall,
-    )
+def _exit_code(error: Exception) -> DaemonExit:
+    if isinstance(error, ConfigError):
+        return DaemonExit.BAD_CONFIG
+    if isinstance(error, PortBusy | SocketInUse):
+        return DaemonExit.TEMPORARY
+    if isinstance(error, NotOurs | PermissionError):
+        return DaemonExit.NOT_PERMITTED
+    if isinstance(error, OSError) and error.errno == errno.EROFS:
+        return DaemonExit.NOT_PERMITTED
+    return DaemonExit.CRASH
+
+
+def _raise_file_limit() -> None:
+    """launchd gives 256 open files, too few for idle clients beside engines."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="swiftlmd", description="The swiftlm daemon.")
+    parser.add_argument("--version", action="version", version=version())
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("selfcheck", help="see whether this installation can run, and exit")
     command = commands.add_parser("serve", help="run in the foreground")
     for option in OPTIONS.values():
         command.add_argument(

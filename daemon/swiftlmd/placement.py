@@ -44,14 +44,3 @@ class Planner(Protocol):
         `returning_bytes` will come back to the machine before the load (models about to be
         evicted). Raises ServiceError when the model's files cannot be understood.
         """
-
-
-class MemoryReader(Protocol):
-    """What the kernel says; each call may take milliseconds and is made in a thread."""
-
-    def total_bytes(self) -> int: ...
-
-    def available_bytes(self) -> int: ...
-
-    def footprint_bytes(self, pid: int) -> int:
-        """As the kernel counts the process; 0 when it is gone."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -25,7 +26,7 @@ from swiftlmd.crashes import CrashRecord
 from swiftlmd.engines.engine import Engine, OnProgress
 from swiftlmd.engines.process import ProcessEnd
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
-from swiftlmd.placement import MemoryReader, Placement, Planner
+from swiftlmd.placement import Placement, Planner
 from swiftlmd.resident import Resident, State
 from swiftlmd.room import Room
 from swiftlmd.store.entries import StoredModel
@@ -69,13 +70,13 @@ class Residency:
         store: Store,
         planner: Planner,
         launcher: Launcher,
-        memory: MemoryReader,
+        footprint: Callable[[int], Awaitable[int]],
         settings: Callable[[], Settings],
     ) -> None:
         self._clock = clock
         self._store = store
         self._launcher = launcher
-        self._memory = memory
+        self._footprint = footprint
         self._settings = settings
         self._residents: dict[str, Resident] = {}
         self._room = Room(clock, planner, self._residents, self._stop)
@@ -105,6 +106,18 @@ class Residency:
     def residents(self) -> list[Resident]:
         """Every model that is in memory, on its way, or failed; only for reading."""
         return list(self._residents.values())
+
+    def pids(self) -> list[int]:
+        """The daemon's own process and those of its engines."""
+        return [os.getpid(), *(r.engine.pid for r in self.residents if r.engine)]
+
+    def held_bytes(self, *, besides: str = "", only: str = "") -> int:
+        """What models are priced at: all, all but one, or one alone."""
+        return sum(
+            resident.priced_bytes
+            for resident in self.residents
+            if resident.name != besides and only in ("", resident.name)
+        )
 
     @asynccontextmanager
     async def lease(self, name: str, keep_alive_s: float | None = None) -> AsyncIterator[Engine]:
@@ -157,6 +170,21 @@ class Residency:
         pid = resident.engine.pid if resident.engine else 0
         freed = await self._end(resident, f"model '{name}' was unloaded")
         return Unloaded(was_loaded=pid != 0, freed_bytes=freed, pid=pid)
+
+    async def evict_idle(self) -> int:
+        """Memory is short: every idle model that is not pinned leaves; returns the bytes freed."""
+        freed = 0
+        for resident in self.residents:
+            if self._may_leave(resident):
+                message = f"model '{resident.name}' was unloaded, memory is short"
+                freed += await self._stop(
+                    resident, m.Fault(kind=Kind.SHUTTING_DOWN, message=message)
+                )
+        return freed
+
+    def _may_leave(self, resident: Resident) -> bool:
+        idle = resident.state is State.READY and not resident.leases
+        return idle and not resident.pinned and not resident.leaving
 
     async def _ready(self, name: str) -> Resident:
         """The model, ready and with one lease taken."""
@@ -298,7 +326,7 @@ class Residency:
         assert engine is not None, "a ready model has an engine"
         resident.state = State.UNLOADING
         resident.notify()
-        held = await asyncio.to_thread(self._memory.footprint_bytes, engine.pid)
+        held = await self._footprint(engine.pid)
         end = await engine.stop(_STOP_BASE_S + _STOP_S_PER_GB * held / 1e9, reason)
         await resident.gone.wait()
         log.info("model unloaded model=%s pid=%d freed=%d: %s", resident.name, end.pid, held, end)

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from swiftlm_proto import messages as m
 from swiftlmd.clock import Clock
@@ -18,13 +21,30 @@ from swiftlmd.config.settings import NEVER, Settings
 from swiftlmd.engines.engine import Engine
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.instance import Instance
-from swiftlmd.machine import Machine
+from swiftlmd.machine import Machine, own_bytes
+from swiftlmd.memory import Watch
 from swiftlmd.names import ModelNames
 from swiftlmd.requests import ActiveRequest, RequestTable
 from swiftlmd.residency import Residency, Store
 from swiftlmd.resident import State, stored_status
+from swiftlmd.store.store import Download
 
 log = logging.getLogger(__name__)
+
+
+class DownloadingStore(Store, Protocol):
+    def downloads(self) -> Sequence[Download]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What stays the same while the daemon runs, and what it has to warn of."""
+
+    instance: Instance
+    supervisor: str
+    config_path: Path
+    log_folder: Path
+    warnings: Callable[[], list[str]] = list
 
 
 class Service:
@@ -34,21 +54,24 @@ class Service:
         self,
         *,
         clock: Clock,
-        instance: Instance,
+        about: About,
         settings: Callable[[], Settings],
         residency: Residency,
-        store: Store,
+        store: DownloadingStore,
         machine: Machine,
+        watch: Watch,
     ) -> None:
         self._clock = clock
-        self._instance = instance
+        self._about = about
         self._settings = settings
         self._store = store
         self._machine = machine
+        self._watch = watch
         self.residency = residency
         self.requests = RequestTable(clock)
         self.names = ModelNames(settings, self._latest_used)
         self.draining = False
+        self._started_at = clock.now()
 
     def resolve(self, name: str) -> str:
         return self.names.resolve(name)
@@ -100,33 +123,31 @@ class Service:
         return reply
 
     async def status(self) -> m.DaemonStatus:
-        now = self._clock.date()
+        about, instance = self._about, self._about.instance
         models = [resident.to_status(self._clock) for resident in self.residency.residents]
-        settings = self._settings()
         return m.DaemonStatus(
             protocol=m.PROTOCOL,
-            version=self._instance.version,
-            pid=self._instance.pid,
-            instance_id=self._instance.instance_id,
-            started_at=self._instance.started_at,
-            uptime_s=now - self._instance.started_at,
+            version=instance.version,
+            pid=instance.pid,
+            instance_id=instance.instance_id,
+            started_at=instance.started_at,
+            uptime_s=self._clock.now() - self._started_at,
             state="draining" if self.draining else "ready",
-            http_address=self._instance.http,
+            http_address=instance.http,
             models=models,
             machine=self._machine.status(models),
             requests=self.requests.accepted,
             errors=self.requests.failed,
             in_flight=len(self.requests),
             default_model=self.names.default(),
-            aliases=dict(settings.models_aliases),
-            daemon_bytes=self._machine.own_bytes(),
+            aliases=dict(self._settings().models_aliases),
+            warnings=about.warnings(),
+            supervisor=about.supervisor,
+            config_path=str(about.config_path),
+            log_dir=str(about.log_folder),
+            daemon_bytes=own_bytes(),
+            downloads=[_download(found) for found in self._store.downloads()],
         )
-
-    async def drain(self, patience_s: float) -> None:
-        """Refuses what is new and waits for what runs, at most `patience_s`."""
-        self.draining = True
-        if not await self._clock.wait(self.requests.idle, patience_s):
-            log.warning("requests did not finish in time, ending them n=%d", len(self.requests))
 
     async def named(self, model: str) -> str:
         name = self.resolve(model)
@@ -162,6 +183,18 @@ class Service:
     def _latest_used(self) -> str | None:
         ready = [r for r in self.residency.residents if r.state is State.READY]
         return max(ready, key=lambda r: r.used_at).name if ready else None
+
+
+def _download(found: Download) -> m.DownloadStatus:
+    progress = found.progress
+    return m.DownloadStatus(
+        model=found.name,
+        done_bytes=progress.done_bytes,
+        total_bytes=progress.total_bytes,
+        bytes_per_s=progress.bytes_per_s,
+        eta_s=progress.eta_s,
+        state=progress.stage.value,
+    )
 
 
 def _raise(fault: m.Fault | None) -> None:

@@ -1,0 +1,322 @@
+"""The running daemon: its parts, built once and handed to each other, and its life in three verbs.
+
+`start` listens, `live` waits to be told to stop, `finish` lets requests end, then engines, then
+the sockets. Nothing here decides about models or requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from swiftlm_proto.paths import Paths
+from swiftlmd import logs
+from swiftlmd.admin import AdminService
+from swiftlmd.admin_socket import OwnerOnlyServer
+from swiftlmd.breaker import HEALTHY_AFTER_S, Breaker
+from swiftlmd.clock import Clock, SystemClock
+from swiftlmd.config.live import Changes, LiveConfiguration
+from swiftlmd.config.load import ConfigError
+from swiftlmd.config.settings import Settings
+from swiftlmd.engines.engine import EngineLauncher
+from swiftlmd.faults import ServiceError
+from swiftlmd.http.app import make_app, make_runner
+from swiftlmd.http.options import HttpOptions
+from swiftlmd.instance import Instance
+from swiftlmd.machine import Machine, has_cuda_mlx
+from swiftlmd.memory import Governor, Level, Watch, system_device, system_readings
+from swiftlmd.planning import BrainPlanner
+from swiftlmd.power import SleepGuard, WakeWatch, find_assertion, seconds_with_sleep
+from swiftlmd.reclaim import EngineReclaimer
+from swiftlmd.residency import Residency
+from swiftlmd.self_test import test_engines
+from swiftlmd.service import About, Service
+from swiftlmd.store import ModelStore
+from swiftlmd.store.options import from_settings
+from swiftlmd.supervisor import Notifier, Supervisor
+
+log = logging.getLogger(__name__)
+
+_CALM_S = 60.0
+_CHORE_S = 5.0
+_CLOSE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the process was started with; all of it is settled before the daemon is built."""
+
+    paths: Paths
+    configuration: LiveConfiguration
+    instance: Instance
+    supervisor: Supervisor
+    environ: Mapping[str, str]
+    engine_command: list[str]
+    breaker: Breaker
+    http: socket.socket
+    admin: socket.socket
+
+
+class Daemon:
+    """Made inside a running event loop; `run` once."""
+
+    def __init__(self, given: Surroundings, clock: Clock | None = None) -> None:
+        self._given = given
+        self._configuration = given.configuration
+        self._clock = clock or SystemClock()
+        self._notifier = Notifier(given.environ)
+        self._stop_asked = asyncio.Event()
+        self._patience_s: float | None = None  # None = from the settings
+        self._drain_limit: asyncio.Timeout | None = None
+        self._woken = asyncio.Event()
+        self._config_error = ""
+        self._waiting_for_restart: set[str] = set()
+        readings = system_readings()
+        device = system_device(cuda=has_cuda_mlx())
+        self._machine = Machine(device, readings, lambda: self._watch.last, self._settings)
+        self._governor = Governor(self._machine.measure_budget())
+        store_options = from_settings(self._settings(), given.environ, Path.home())
+        self._store = ModelStore(given.paths, store_options)
+        self._planner = BrainPlanner(given.paths, self._machine.limits)
+        self._residency = Residency(
+            clock=self._clock,
+            store=self._store,
+            planner=self._planner,
+            launcher=EngineLauncher(given.paths, given.engine_command, given.environ),
+            footprint=lambda pid: asyncio.to_thread(readings.footprint_bytes, pid),
+            settings=self._settings,
+        )
+        self._reclaimer = EngineReclaimer(self._residency)
+        self._watch = Watch(
+            self._governor, readings, self._reclaimer, self._clock, self._residency.pids
+        )
+        self._service = Service(
+            clock=self._clock,
+            about=About(
+                given.instance,
+                given.supervisor.value,
+                given.configuration.path,
+                given.paths.logs,
+                self._warnings,
+            ),
+            settings=self._settings,
+            residency=self._residency,
+            store=self._store,
+            machine=self._machine,
+            watch=self._watch,
+        )
+
+    async def run(self) -> None:
+        """From the first request to the last; returns when everything is released."""
+        async with AsyncExitStack() as sockets:
+            runner = await self._start(sockets)
+            async with asyncio.TaskGroup() as group:
+                chores = [group.create_task(chore) for chore in self._chores(runner)]
+                try:
+                    async with self._residency:
+                        await self._live()
+                        await self._drain()
+                finally:
+                    for chore in chores:
+                        chore.cancel()
+        await self._store.close()
+        self._given.breaker.clear()
+
+    def ask_to_stop(self, patience_s: float | None = None) -> None:
+        """Ends `run`. Asked a second time, it no longer waits for requests."""
+        if self._drain_limit is not None:
+            self._drain_limit.reschedule(asyncio.get_running_loop().time())
+        if not self._stop_asked.is_set():
+            self._patience_s = patience_s
+            self._stop_asked.set()
+
+    def reload(self) -> None:
+        """Takes over config.toml as it is now; a broken one changes nothing."""
+        try:
+            changes = self._configuration.reload()
+        except ConfigError as error:
+            log.error("configuration not reloaded: %s", error)
+            self._config_error = str(error)
+            return
+        self._config_error = ""
+        self._took_over(changes)
+
+    def _took_over(self, changes: Changes) -> None:
+        logs.set_level(self._settings().log_level)
+        self._governor.set_budget(self._machine.measure_budget())
+        self._waiting_for_restart |= set(changes.after_restart)
+        log.info(
+            "configuration reloaded now=%s after_restart=%s",
+            ",".join(changes.now) or "-",
+            ",".join(changes.after_restart) or "-",
+        )
+
+    async def _start(self, sockets: AsyncExitStack) -> web.AppRunner:
+        """Listens on both sockets; they are released, connections first, when the stack closes."""
+        given = self._given
+        server = OwnerOnlyServer([self._administration()])
+        await server.serve_on(given.admin)
+        sockets.push_async_callback(_close, server)
+        runner = make_runner(make_app(self._service, _http_options(self._settings())))
+        await runner.setup()
+        sockets.push_async_callback(runner.cleanup)
+        await web.SockSite(runner, given.http).start()
+        self._listen_to_signals()
+        instance = given.instance
+        log.info(
+            "ready version=%s http=%s pid=%d instance=%s",
+            instance.version,
+            instance.http,
+            instance.pid,
+            instance.instance_id,
+        )
+        self._notifier.ready(f"ready on {instance.http}")
+        return runner
+
+    async def _live(self) -> None:
+        await self._stop_asked.wait()
+
+    async def _drain(self) -> None:
+        """Running requests get time to finish; new ones are refused."""
+        self._notifier.stopping()
+        self._service.draining = True
+        patience_s = self._patience_s
+        if patience_s is None:
+            patience_s = self._settings().service_drain
+        log.info("stopping in_flight=%d patience_s=%g", len(self._service.requests), patience_s)
+        try:
+            async with asyncio.timeout(patience_s) as self._drain_limit:
+                await self._service.requests.idle.wait()
+        except TimeoutError:
+            log.warning("ending requests that did not finish n=%d", len(self._service.requests))
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.ask_to_stop)
+        # A closed terminal ends a daemon in its foreground; a service reads its file again.
+        in_terminal = self._given.supervisor is Supervisor.NONE and os.isatty(0)
+        loop.add_signal_handler(signal.SIGHUP, self.ask_to_stop if in_terminal else self.reload)
+
+    def _administration(self) -> AdminService:
+        return AdminService(
+            service=self._service,
+            store=self._store,
+            planner=self._planner,
+            configuration=self._configuration,
+            log_folder=self._given.paths.logs,
+            shut_down=self.ask_to_stop,
+            took_over=self._took_over,
+        )
+
+    def _chores(self, runner: web.AppRunner) -> Iterator[Coroutine[None, None, None]]:
+        clock = self._clock
+
+        def woken(_: float) -> None:
+            if runner.server is not None:
+                runner.server.pre_shutdown()  # closes idle connections, and only those
+            self._woken.set()
+
+        guard = SleepGuard(
+            clock,
+            find_assertion(),
+            wanted=lambda: self._settings().power_prevent_sleep,
+            busy=lambda: len(self._service.requests) > 0,
+        )
+        for name, chore in (
+            ("memory", self._watch.run),
+            ("sleep guard", guard.run),
+            ("wake watch", WakeWatch(clock, seconds_with_sleep, woken).run),
+            ("self-test", self._test_after_waking),
+            ("health", self._prove_health),
+            ("calm", self._restore_when_calm),
+            ("preload", self._preload),
+        ):
+            yield _kept_up(name, chore, clock)
+
+    async def _test_after_waking(self) -> None:
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            await test_engines(self._residency, self._clock)
+
+    async def _prove_health(self) -> None:
+        """A minute without trouble: earlier failed starts no longer count."""
+        await self._clock.sleep(HEALTHY_AFTER_S)
+        self._given.breaker.clear()
+        self._given.paths.fatal_file.unlink(missing_ok=True)
+
+    async def _restore_when_calm(self) -> None:
+        calm_s = 0.0
+        while True:
+            await self._clock.sleep(_CHORE_S)
+            calm_s = calm_s + _CHORE_S if self._watch.level is Level.CALM else 0.0
+            if calm_s >= _CALM_S:
+                await self._reclaimer.restore()
+
+    async def _preload(self) -> None:
+        settings = self._settings()
+        for name in dict.fromkeys((*settings.models_preload, *settings.models_pinned)):
+            try:
+                async for _ in self._residency.load(await self._service.named(name)):
+                    pass
+            except ServiceError as error:
+                log.error("preload failed model=%s: %s", name, error)
+
+    def _warnings(self) -> list[str]:
+        found = []
+        if self._config_error:
+            found.append(f"config.toml is broken and was not reloaded: {self._config_error}")
+        if self._waiting_for_restart:
+            keys = ", ".join(sorted(self._waiting_for_restart))
+            found.append(f"changed, and holds after `swiftlmctl restart`: {keys}")
+        if self._watch.level is not Level.CALM:
+            found.append(f"memory is short ({self._watch.level.name.lower()} limit)")
+        return found
+
+    def _settings(self) -> Settings:
+        return self._configuration.settings
+
+
+async def _kept_up(name: str, chore: Callable[[], Awaitable[None]], clock: Clock) -> None:
+    """Root of a chore's task: one that fails is logged and begun again, never the daemon's end."""
+    while True:
+        try:
+            await chore()
+            return
+        except Exception:
+            log.exception("chore failed, starting it again name=%s", name)
+            await clock.sleep(_CHORE_S)
+
+
+async def _close(server: OwnerOnlyServer) -> None:
+    server.close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_CLOSE_S):
+            await server.wait_closed()
+
+
+def _http_options(settings: Settings) -> HttpOptions:
+    keys = settings.http_api_keys
+    return HttpOptions(
+        host=settings.http_host,
+        port=settings.http_port,
+        api_key_hashes=tuple(hashlib.sha256(key.encode()).hexdigest() for key in keys),
+        cors_origins=settings.http_allowed_origins,
+        allowed_hosts=settings.http_allowed_hosts,
+        max_body_bytes=settings.http_max_body_bytes,
+        max_generations=settings.http_max_in_flight,
+        comment_s=settings.http_keepalive,
+        wedged_after_s=settings.engine_stall / 2,
+    )

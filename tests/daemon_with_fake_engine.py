@@ -1,0 +1,19 @@
+"""The real daemon as a program, except that its engines are `fake_engine.py`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from swiftlm_proto.paths import locate
+from swiftlmd.main import serve
+
+
+def main() -> None:
+    flags = dict(word.split("=", 1) for word in sys.argv[1:])
+    command = [sys.executable, str(Path(__file__).with_name("fake_engine.py"))]
+    sys.exit(serve(locate(), flags, command))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,375 @@
+"""Residency as timelines. Invariants: a leased model is never ended; what is priced never
+exceeds the budget unless forced; every model has at most one load under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+import pytest
+from fakes import (
+    FakeClock,
+    FakeLauncher,
+    FakeMemory,
+    FakePlanner,
+    FakeStore,
+    settle,
+    stored_model,
+)
+
+from swiftlm_proto import messages as m
+from swiftlmd.config.settings import NEVER, Settings
+from swiftlmd.faults import Kind, ModelNotFound, ServiceError
+from swiftlmd.residency import Residency
+from swiftlmd.resident import State
+
+GB = 10**9
+
+
+@dataclass(slots=True)
+class World:
+    clock: FakeClock
+    memory: FakeMemory
+    store: FakeStore
+    launcher: FakeLauncher
+    residency: Residency
+    settings: Settings
+
+    def state(self, name: str) -> State | None:
+        return next((r.state for r in self.residency.residents if r.name == name), None)
+
+    def loaded(self) -> set[str]:
+        return {r.name for r in self.residency.residents if r.state is State.READY}
+
+    async def use(self, name: str) -> None:
+        async with self.residency.lease(name):
+            pass
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = make_world()
+    async with world.residency:
+        yield world
+
+
+def make_world() -> World:
+    clock, memory = FakeClock(), FakeMemory(total=16 * GB, others=2 * GB)
+    store = FakeStore(
+        stored_model("a", 6 * GB), stored_model("b", 6 * GB), stored_model("c", 6 * GB)
+    )
+    launcher = FakeLauncher(memory)
+    residency = Residency(
+        clock=clock,
+        store=store,
+        planner=FakePlanner(memory, budget=13 * GB),
+        launcher=launcher,
+        footprint=memory.footprint_bytes,
+        settings=lambda: world.settings,
+    )
+    world = World(clock, memory, store, launcher, residency, Settings())
+    return world
+
+
+async def test_ten_first_requests_at_once_load_a_model_once(world: World) -> None:
+    world.launcher.gate.clear()
+    leases = [asyncio.create_task(world.use("a")) for _ in range(10)]
+    await settle()
+    world.launcher.gate.set()
+    await asyncio.gather(*leases)
+    assert world.launcher.launched == ["a"]
+
+
+async def test_a_waiter_that_leaves_does_not_stop_the_load(world: World) -> None:
+    world.launcher.gate.clear()
+    first = asyncio.create_task(world.use("a"))
+    second = asyncio.create_task(world.use("a"))
+    await settle()
+    first.cancel()
+    world.launcher.gate.set()
+    await second
+    assert world.launcher.launched == ["a"]
+
+
+async def test_the_least_recently_used_model_makes_room(world: World) -> None:
+    await world.use("a")
+    await world.clock.advance(10)
+    await world.use("b")
+    await world.clock.advance(10)
+    await world.use("a")
+    await world.use("c")
+    assert world.loaded() == {"a", "c"}
+
+
+async def test_a_leased_model_is_not_evicted_until_its_lease_ends(world: World) -> None:
+    await world.use("b")
+    await world.clock.advance(10)
+    async with world.residency.lease("a"), world.residency.lease("b"):
+        waiting = asyncio.create_task(world.use("c"))
+        await world.clock.advance(30)
+        assert world.loaded() == {"a", "b"}
+        assert not waiting.done()
+    await waiting
+    assert "c" in world.loaded()
+
+
+async def test_a_busy_victim_that_stays_busy_gives_busy_not_eviction(world: World) -> None:
+    async with world.residency.lease("a"), world.residency.lease("b"):
+        waiting = asyncio.create_task(world.use("c"))
+        await world.clock.advance(70)
+        with pytest.raises(ServiceError) as caught:
+            await waiting
+        assert caught.value.kind is Kind.BUSY
+        assert world.loaded() == {"a", "b"}
+    await world.use("a")
+
+
+async def test_a_request_for_a_draining_victim_waits_and_loads_it_again(world: World) -> None:
+    async with AsyncExitStack() as b_is_used:
+        await b_is_used.enter_async_context(world.residency.lease("b"))
+        await world.clock.advance(10)
+        async with world.residency.lease("a"):
+            wants_c = asyncio.create_task(world.use("c"))
+            await world.clock.advance(1)
+            wants_b = asyncio.create_task(world.use("b"))
+            await settle()
+            assert not wants_b.done()
+            await b_is_used.aclose()
+            await wants_c
+    await world.clock.advance(10)
+    await wants_b
+    assert world.launcher.launched.count("b") == 2
+
+
+async def test_nobody_is_evicted_for_a_model_that_cannot_fit(world: World) -> None:
+    world.store.models["huge"] = stored_model("huge", 40 * GB)
+    await world.use("a")
+    with pytest.raises(ServiceError) as caught:
+        await world.use("huge")
+    assert caught.value.kind is Kind.NOT_ENOUGH_MEMORY
+    assert str(40 * GB) in caught.value.message
+    assert world.loaded() == {"a"}
+
+
+async def test_a_pinned_model_is_neither_evicted_nor_expired(world: World) -> None:
+    async for _ in world.residency.load("a", pin=True):
+        pass
+    await world.clock.advance(5000)
+    await world.use("b")
+    await world.clock.advance(10)
+    await world.use("c")
+    assert world.loaded() == {"a", "c"}
+
+
+async def test_a_fresh_model_is_held_before_another_takes_its_place(world: World) -> None:
+    await world.use("a")
+    await world.clock.advance(20)
+    await world.use("b")
+    await world.clock.advance(1)
+    await world.use("a")
+    swap = asyncio.create_task(world.use("c"))
+    await world.clock.advance(2)
+    assert "b" in world.loaded()
+    assert not swap.done()
+    await world.clock.advance(10)
+    await swap
+    assert world.loaded() == {"a", "c"}
+
+
+async def test_an_idle_model_leaves_after_its_keep_alive(world: World) -> None:
+    world.settings = Settings(models_keep_alive=60.0)
+    await world.use("a")
+    await world.clock.advance(59)
+    assert world.loaded() == {"a"}
+    await world.clock.advance(3)
+    assert world.loaded() == set()
+    assert world.memory.held == {}
+
+
+async def test_a_request_may_say_how_long_its_model_stays(world: World) -> None:
+    async with world.residency.lease("a", 5.0):
+        await world.clock.advance(100)
+        assert world.loaded() == {"a"}
+    await world.clock.advance(7)
+    assert world.loaded() == set()
+    async with world.residency.lease("a", NEVER):
+        pass
+    await world.clock.advance(5000)
+    assert world.loaded() == {"a"}
+
+
+async def test_a_crashed_engine_is_started_again_with_growing_pauses(world: World) -> None:
+    await world.use("a")
+    world.launcher.engines["a"].die(-9)
+    await settle()
+    assert world.loaded() == {"a"}  # the first crash costs no pause
+    world.launcher.engines["a"].die(-9)
+    await settle()
+    assert world.state("a") is State.LOADING
+    await world.clock.advance(1.1)
+    assert world.loaded() == {"a"}
+    assert world.launcher.launched == ["a"] * 3
+
+
+async def test_a_model_that_keeps_crashing_stays_down_until_it_is_asked_for_by_name(
+    world: World,
+) -> None:
+    await world.use("a")
+    for _ in range(5):
+        world.launcher.engines["a"].die(-11)
+        await world.clock.advance(40)
+    assert world.state("a") is State.FAILED
+    await world.clock.advance(60)
+    with pytest.raises(ServiceError) as caught:
+        await world.use("a")
+    assert caught.value.kind is Kind.MODEL_BROKEN
+    async for _ in world.residency.load("a"):
+        pass
+    assert world.loaded() == {"a"}
+
+
+async def test_a_failed_load_is_told_to_every_waiter_and_not_repeated_at_once(
+    world: World,
+) -> None:
+    world.launcher.faults.append(ServiceError(Kind.MODEL_BROKEN, "shard 2 is cut short"))
+    results = await asyncio.gather(*(world.use("a") for _ in range(4)), return_exceptions=True)
+    assert [str(result) for result in results] == ["shard 2 is cut short"] * 4
+    with pytest.raises(ServiceError):
+        await world.use("a")
+    assert world.launcher.launched == ["a"]
+    await world.clock.advance(6)
+    await world.use("a")
+    assert world.loaded() == {"a"}
+
+
+async def test_unload_reports_what_the_kernel_counted_and_the_process_is_gone(
+    world: World,
+) -> None:
+    await world.use("a")
+    pid = world.launcher.engines["a"].pid
+    done = await world.residency.unload("a")
+    assert (done.was_loaded, done.freed_bytes, done.pid) == (True, 6 * GB, pid)
+    assert pid not in world.memory.held
+    assert world.residency.residents == []
+
+
+async def test_unload_refuses_while_requests_run_unless_forced(world: World) -> None:
+    async with world.residency.lease("a"):
+        with pytest.raises(ServiceError) as caught:
+            await world.residency.unload("a")
+        assert caught.value.kind is Kind.BUSY
+        assert (await world.residency.unload("a", force=True)).was_loaded
+
+
+async def test_unload_during_a_load_stops_the_load_and_tells_the_waiter(world: World) -> None:
+    world.launcher.gate.clear()
+    waiting = asyncio.create_task(world.use("a"))
+    await settle()
+    await world.residency.unload("a")
+    with pytest.raises(ServiceError) as caught:
+        await waiting
+    assert caught.value.kind is Kind.SHUTTING_DOWN
+    assert world.residency.residents == []
+
+
+async def test_the_deadline_of_an_unload_grows_with_the_model(world: World) -> None:
+    world.store.models["big"] = stored_model("big", 12 * GB)
+    await world.use("big")
+    engine = world.launcher.engines["big"]
+    await world.residency.unload("big")
+    assert engine.stop_deadline_s is not None
+    assert engine.stop_deadline_s >= 10 + 12
+
+
+async def test_load_shows_progress_and_ends_when_the_model_is_ready(world: World) -> None:
+    world.launcher.gate.clear()
+    stages = []
+    async for event in world.residency.load("a"):
+        stages.append(event.stage)
+        if event.stage is m.LoadEventStage.WEIGHTS:
+            world.launcher.gate.set()
+    assert m.LoadEventStage.WEIGHTS in stages
+    assert world.loaded() == {"a"}
+    assert [event async for event in world.residency.load("a")] == []
+
+
+async def test_load_with_other_options_replaces_the_loaded_model(world: World) -> None:
+    await world.use("a")
+    async for _ in world.residency.load("a", replace(world.settings, engine_context=512)):
+        pass
+    assert world.launcher.launched == ["a", "a"]
+    assert len(world.memory.held) == 1
+
+
+async def test_a_forced_load_goes_past_the_budget(world: World) -> None:
+    world.store.models["huge"] = stored_model("huge", 40 * GB)
+    async for _ in world.residency.load("huge", force=True):
+        pass
+    assert world.loaded() == {"huge"}
+
+
+async def test_an_engine_without_a_step_for_too_long_is_ended_and_replaced(world: World) -> None:
+    world.settings = Settings(engine_stall=30.0)
+    await world.use("a")
+    engine = world.launcher.engines["a"]
+    engine.client.stats_reply = m.EngineStats(step_age_s=31.0)
+    engine.client.busy.set()
+    await world.clock.advance(3)
+    assert "no step" in engine.killed_for
+    assert world.launcher.engines["a"] is not engine
+    assert world.loaded() == {"a"}
+
+
+async def test_an_engine_that_does_not_answer_at_all_is_ended_too(world: World) -> None:
+    world.settings = Settings(engine_stall=30.0)
+    await world.use("a")
+    engine = world.launcher.engines["a"]
+    engine.client.stats_reply = None
+    await world.clock.advance(60)
+    assert engine.killed_for
+
+
+async def test_alternating_requests_swap_no_faster_than_the_hold(world: World) -> None:
+    world.settings = Settings(models_max_loaded=1)
+
+    async def ask(name: str) -> None:
+        for _ in range(20):
+            await world.use(name)
+            await world.clock.sleep(0.5)
+
+    both = asyncio.gather(ask("a"), ask("b"))
+    while not both.done():
+        await world.clock.advance(0.5)
+        assert len(world.loaded()) <= 1
+    elapsed = world.clock.now() - 1000
+    assert len(world.launcher.launched) <= elapsed / 5 + 2
+
+
+async def test_unknown_and_broken_models_are_refused_by_name(world: World) -> None:
+    with pytest.raises(ModelNotFound) as missing:
+        await world.use("nope")
+    assert "a, b, c" in missing.value.message
+    world.store.models["cut"] = stored_model("cut", reason="model-2.safetensors is missing")
+    with pytest.raises(ServiceError) as broken:
+        await world.use("cut")
+    assert "model-2.safetensors is missing" in broken.value.message
+    assert world.launcher.launched == []
+
+
+async def test_a_loaded_model_is_served_after_its_folder_was_removed(world: World) -> None:
+    await world.use("a")
+    world.store.models.clear()
+    await world.use("a")
+    assert world.launcher.launched == ["a"]
+
+
+async def test_leaving_residency_ends_every_engine() -> None:
+    world = make_world()
+    async with world.residency:
+        await world.use("a")
+        await world.use("b")
+        assert len(world.memory.held) == 2
+    assert world.memory.held == {}
