@@ -92,7 +92,7 @@ async def to_engine(body: ChatRequest, parts: Parts) -> m.GenerateRequest:
     chat = await to_chat(body, parts)
     request = m.GenerateRequest(chat=chat)
     sampling.apply(body, request, parts.options)
-    request.max_tokens = body.max_completion_tokens or body.max_tokens
+    request.max_tokens = sampling.token_limit(body.max_completion_tokens, body.max_tokens)
     request.top_logprobs = _top_logprobs(body)
     request.raw_text = _raw_text(body)
     request.constraint = constraint(body.response_format, "response_format") or request.constraint

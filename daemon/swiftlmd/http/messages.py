@@ -74,7 +74,7 @@ async def to_engine(body: MessagesRequest, parts: Parts) -> m.GenerateRequest:
         continue_final_message=last is not None and last.role == "assistant",
     )
     _choose(body.tool_choice, chat)
-    request = m.GenerateRequest(chat=chat, max_tokens=body.max_tokens, n=1)
+    request = m.GenerateRequest(chat=chat, max_tokens=sampling.token_limit(body.max_tokens), n=1)
     request.sampling = m.Sampling(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k)
     if body.top_p == 0:
         request.sampling = m.Sampling(temperature=body.temperature, top_k=1)

@@ -13,6 +13,7 @@ from swiftlmd.http.content import MAX_MESSAGES, ImageBudget
 from swiftlmd.http.errors import invalid, unsupported
 from swiftlmd.http.reasoning import ThinkingOptions
 from swiftlmd.http.response_format import ResponseFormat
+from swiftlmd.http.sampling import MAX_COUNT
 from swiftlmd.http.schema import Body, Int
 
 # Claude Code's first system block: a value that changes with every request, for billing. In the
@@ -78,7 +79,7 @@ class MessagesRequest(Body):
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Int | None = Field(default=None, ge=0, le=2**31 - 1)
+    top_k: Int | None = Field(default=None, ge=0, le=MAX_COUNT)
     tools: list[MessageTool] | None = None
     tool_choice: MessageToolChoice | None = None
     thinking: ThinkingOptions | None = None

@@ -106,7 +106,7 @@ async def to_engine(
     choose(table.choice(body.tool_choice), chat)
     request = m.GenerateRequest(chat=chat)
     sampling.apply(body, request, parts.options)
-    request.max_tokens = body.max_output_tokens or body.max_tokens
+    request.max_tokens = sampling.token_limit(body.max_output_tokens, body.max_tokens)
     if body.top_logprobs is not None or _LOGPROBS in (body.include or ()):
         request.top_logprobs = body.top_logprobs or 0
     shape = constraint(body.text.format if body.text else None, "text.format")

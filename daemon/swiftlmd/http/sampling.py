@@ -15,13 +15,14 @@ from swiftlmd.http.options import HttpOptions
 from swiftlmd.http.schema import Body, Int
 
 MAX_TOKEN_ID = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 MAX_SEED = 2**64 - 1
 MAX_BIASES = 4096
 MAX_STOP_CHARS = 1024
 
 _PENALTY = Field(ge=-2, le=2)
 _SHARE = Field(ge=0, le=1)
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_DURATION = re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
 
 
 class StreamOptions(Body):
@@ -47,10 +48,10 @@ class Sampled(Body):
     stream_options: StreamOptions | None = None
     n: Int | None = None
     max_tokens: Int | None = Field(default=None, ge=1)
-    min_tokens: Int | None = Field(default=None, ge=0)
+    min_tokens: Int | None = Field(default=None, ge=0, le=MAX_COUNT)
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, _SHARE] | None = None
-    top_k: Int | None = Field(default=None, ge=-1, le=2**31 - 1)
+    top_k: Int | None = Field(default=None, ge=-1, le=MAX_COUNT)
     min_p: Annotated[float, _SHARE] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     repetition_context_size: Int | None = Field(default=None, ge=1, le=65536)
@@ -88,7 +89,7 @@ def apply(body: Sampled, request: m.GenerateRequest, options: HttpOptions) -> No
     """Fills `request` with everything of `body` that is not the prompt."""
     request.sampling = _sampling(body)
     request.n = num_choices(body, options)
-    request.max_tokens = body.max_tokens
+    request.max_tokens = token_limit(body.max_tokens)
     request.min_tokens = body.min_tokens or 0
     request.stop = stops(body.stop, options)
     request.stop_token_ids = [token_id(i, "stop_token_ids") for i in body.stop_token_ids or ()]
@@ -99,6 +100,12 @@ def apply(body: Sampled, request: m.GenerateRequest, options: HttpOptions) -> No
     request.session = (body.prompt_cache_key or "")[:256]
     request.return_token_ids = bool(body.return_token_ids)
     request.keep_alive_s = keep_alive_s(body.keep_alive)
+
+
+def token_limit(*limits: int | None) -> int | None:
+    """The first limit that was given. More than the wire can hold is as good as none."""
+    given = next((limit for limit in limits if limit is not None), None)
+    return None if given is None else min(given, MAX_COUNT)
 
 
 def num_choices(body: Sampled, options: HttpOptions) -> int:
@@ -132,11 +139,11 @@ def keep_alive_s(value: float | str | None) -> int | None:
         return None
     if isinstance(value, str):
         value = _duration_s(value)
-    return -1 if value < 0 else min(int(value), 2**31 - 1)
+    return -1 if value < 0 else min(int(value), MAX_COUNT)
 
 
 def _duration_s(text: str) -> float:
-    if re.fullmatch(r"-?\d+", text):
+    if re.fullmatch(r"-?[0-9]+", text):
         return int(text[:12])
     match = _DURATION.fullmatch(text.removeprefix("-"))
     if match is None or not text:
