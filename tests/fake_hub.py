@@ -14,12 +14,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
+import random
 import re
+import struct
+import sys
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 from aiohttp import web
+
+from swiftlmd.store import StoreOptions
 
 LARGE = (".safetensors", ".gguf", ".bin", "tokenizer.model")
 _LARGE_BYTES = 10_000
@@ -303,3 +310,66 @@ def _error(status: int, code: str, message: str, commit: str = "") -> web.Respon
         text=json.dumps({"error": message}),
         content_type="application/json",
     )
+
+
+def model_files(weight_bytes: int = 40_000, *, shards: int = 1, seed: int = 0) -> dict[str, bytes]:
+    """A small llama that the planner finds complete; weights are noise of about that size."""
+    columns = 64
+    rows = max(16, weight_bytes // (2 * columns) // shards)
+    config = {
+        "model_type": "llama",
+        "hidden_size": columns,
+        "num_hidden_layers": 1,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": rows,
+        "max_position_embeddings": 256,
+        "torch_dtype": "float16",
+    }
+    files = {
+        "config.json": json.dumps(config).encode(),
+        "tokenizer.json": b'{"version": "1.0"}',
+        "tokenizer_config.json": b'{"chat_template": "{{ messages }}"}',
+        "README.md": b"# not needed by a load",
+        "pytorch_model.bin": b"never fetched",
+    }
+    names = ["model.safetensors"]
+    if shards > 1:
+        names = [f"model-{i:05d}-of-{shards:05d}.safetensors" for i in range(1, shards + 1)]
+    where = {}
+    for number, file in enumerate(names):
+        tensor = "model.embed_tokens.weight" if number == 0 else f"model.layers.{number}.x.weight"
+        where[tensor] = file
+        noise = random.Random(seed * 1000 + number).randbytes(rows * columns * 2)
+        files[file] = safetensors(tensor, (rows, columns), noise)
+    if shards > 1:
+        files["model.safetensors.index.json"] = json.dumps({"weight_map": where}).encode()
+    return files
+
+
+def safetensors(tensor: str, shape: tuple[int, int], content: bytes) -> bytes:
+    entry = {"dtype": "F16", "shape": list(shape), "data_offsets": [0, len(content)]}
+    header = json.dumps({tensor: entry}).encode()
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header + content
+
+
+def store_options(hub: FakeHub, folder: Path, **changes: Any) -> StoreOptions:
+    """A store whose hub is the fake one and whose every folder is below `folder`."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGING"))}
+    env |= {
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "HOME": str(folder),
+        "HF_HOME": str(folder / "hf"),
+        "HF_HUB_DOWNLOAD_TIMEOUT": "1",
+        **changes.pop("environ", {}),
+    }
+    settings = {
+        "endpoint": hub.url,
+        "patience_s": 15.0,
+        "spare_bytes": 0,
+        "scale_dtype": "float32",
+        **changes,
+    }
+    return StoreOptions(environ=env, home=folder, hub_cache=folder / "hub", **settings)

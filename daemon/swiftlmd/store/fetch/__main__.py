@@ -81,7 +81,7 @@ def _wanted(
 
 
 def _listing(request: Request) -> ModelInfo:
-    return HfApi().model_info(
+    return HfApi(library_name="swiftlm").model_info(
         request.repo, revision=request.revision, files_metadata=True, timeout=_LISTING_TIMEOUT_S
     )
 

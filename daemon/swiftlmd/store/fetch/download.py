@@ -15,11 +15,18 @@ from huggingface_hub.utils import build_hf_headers
 
 from swiftlmd.store.fetch.cache import RepoCache, digest_of
 from swiftlmd.store.fetch.choice import RemoteFile
-from swiftlmd.store.fetch.failure import FetchFailed, Reason, passes_by_itself, retry_after_s
+from swiftlmd.store.fetch.failure import (
+    FetchFailed,
+    Reason,
+    is_unreachable,
+    passes_by_itself,
+    retry_after_s,
+)
 
-CHUNK_BYTES = 1 << 20  # written at once; what a kill can cost
+CHUNK_BYTES = 1 << 16  # written at once: what a kill or a dead connection can cost
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 30.0
 _HASH_ATTEMPTS = 2
+_CONNECT_ATTEMPTS = 2
 
 Result = TypeVar("Result")
 
@@ -46,13 +53,18 @@ class Waiting:
 
 
 def persistently(call: Callable[[], Result], patience_s: float) -> Result:
-    """The answer to one short request, asked again while the hub is busy."""
-    waiting = Waiting(patience_s)
+    """The answer to one short request, asked again while the hub is busy.
+
+    A hub that cannot be reached at all is told after one more try: people are waiting.
+    """
+    waiting, unreached = Waiting(patience_s), 0
     while True:
         try:
             return call()
         except Exception as error:  # every kind the client has; what cannot pass is raised
-            if not passes_by_itself(error) or not waiting.pause(retry_after_s(error)):
+            unreached += is_unreachable(error)
+            again = passes_by_itself(error) and unreached < _CONNECT_ATTEMPTS
+            if not again or not waiting.pause(retry_after_s(error)):
                 raise
 
 
@@ -102,7 +114,7 @@ class Downloader:
                     raise
 
     def _get(self, file: RemoteFile, part: Path, start: int) -> None:
-        headers = build_hf_headers() | {"Accept-Encoding": "identity"}
+        headers = build_hf_headers(library_name="swiftlm") | {"Accept-Encoding": "identity"}
         url = hf_hub_url(self.repo, file.name, revision=self.commit)
         constants.DOWNLOAD_CHUNK_SIZE = CHUNK_BYTES
         with part.open("r+b") as f:
@@ -115,4 +127,5 @@ class Downloader:
                 headers=headers,
                 expected_size=file.size,
                 displayed_filename=file.name,
+                _nb_retries=0,  # patience is ours; its own five tries would multiply with it
             )

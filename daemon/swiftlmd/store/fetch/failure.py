@@ -44,6 +44,10 @@ def passes_by_itself(error: Exception) -> bool:
     return isinstance(error, OSError) and "Consistency check" in str(error)
 
 
+def is_unreachable(error: Exception) -> bool:
+    return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+
+
 def retry_after_s(error: Exception) -> float:
     """What the hub asked for, at most a minute; 0 when it asked for nothing."""
     if not isinstance(error, errors.HfHubHTTPError):
@@ -56,7 +60,7 @@ def explained(error: Exception, repo: str, revision: str, endpoint: str) -> Fetc
     """The hub client's exception in our words."""
     if isinstance(error, errors.HfHubHTTPError):
         return _refusal(error, repo, revision, endpoint)
-    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+    if is_unreachable(error):
         return FetchFailed(
             Reason.UNREACHABLE,
             f"{endpoint} cannot be reached ({_short(error)}); '{repo}' is not on this machine, "
