@@ -77,6 +77,7 @@ class BlockTree:
         self._needs_state = needs_state
         self._roots: dict[bytes, list[Block]] = {}
         self._items: dict[str, Block | State] = {}
+        self._cuttable: set[State] = set()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -94,6 +95,8 @@ class BlockTree:
         self.nbytes += item.nbytes
         if isinstance(item, State):
             item.block.states.append(item)
+            if item.floor < item.position:
+                self._cuttable.add(item)
         elif item.parent is not None:
             item.parent.children.append(item)
         else:
@@ -103,6 +106,7 @@ class BlockTree:
     def remove(self, item: Block | State) -> list[Block | State]:
         """Take out an item and all that hangs on it; returns them, leaves first."""
         gone = list(reversed(list(_hanging(item))))
+        self._cuttable.difference_update(gone)
         for each in gone:
             del self._items[each.id]
             self.nbytes -= each.nbytes
@@ -136,7 +140,8 @@ class BlockTree:
     def find(self, tokens: bytes, max_length: int, salt: bytes) -> Route | None:
         """The longest prefix, at most `max_length`, that files already written can restore."""
         visits = self._visit(tokens[: max_length * TOKEN_BYTES], salt)
-        routes = (route for visit in visits for route in self._routes(*visit) if route.length > 0)
+        routes = [route for visit in visits for route in self._routes(*visit)]
+        routes += self._shortened(dict(visits))
         for route in sorted(routes, key=lambda r: r.length, reverse=True):
             if self._serves(route):
                 return route
@@ -184,7 +189,17 @@ class BlockTree:
             yield _route(block, agreed, None)
         for state in block.states:
             length = min(agreed, state.position)
-            if state.is_ready and length >= state.floor:
+            if state.is_ready and length == state.position:
+                yield _route(block, length, state)
+
+    def _shortened(self, visits: dict[Block, int]) -> Iterator[Route]:
+        """Routes by states further on in a conversation that can be cut to where it agrees."""
+        for state in self._cuttable:
+            length, block = state.position, state.block
+            while block not in visits and block.parent is not None:
+                length, block = block.start, block.parent
+            length = min(length, visits.get(block, 0))
+            if state.is_ready and length >= max(1, state.floor):
                 yield _route(block, length, state)
 
     def _serves(self, route: Route) -> bool:
