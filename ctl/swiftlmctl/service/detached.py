@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from swiftlm_proto.exit_codes import CtlExit
 from swiftlm_proto.paths import Paths
@@ -56,15 +57,7 @@ class DetachedDaemon:
             return
         self._job.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(self._job.log, "ab") as log:
-            process = subprocess.Popen(
-                self._job.arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._job.app,
-                env=dict(self._environ),
-                start_new_session=True,
-            )
+            process = self._spawned(log)
         self._refuse_early_end(process)
 
     def stop(self) -> None:
@@ -92,6 +85,23 @@ class DetachedDaemon:
         phase = Phase.RUNNING if pid else Phase.STOPPED
         return ServiceState(self.name, phase, pid=pid, detail="no supervisor: nobody restarts it")
 
+    def _spawned(self, log: BinaryIO) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                self._job.arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._job.app,
+                env=dict(self._environ),
+                start_new_session=True,
+            )
+        except OSError as e:
+            raise CtlError(
+                f"cannot start {self._job.arguments[0]}: {e.strerror}",
+                hint="`sh install.sh` makes the environment again",
+            ) from e
+
     def _pid(self) -> int:
         return lock_holder(self._paths.lock_file) or listener(self._paths.admin_socket)
 
@@ -99,6 +109,8 @@ class DetachedDaemon:
         """A daemon that cannot even start says so within the first moments."""
         deadline = self._clock.monotonic() + 0.3
         while self._clock.monotonic() < deadline:
+            if process.poll() == 0:  # another one was first, and serves
+                return
             if (code := process.poll()) is not None:
                 raise CtlError(
                     f"swiftlmd ended at once with code {code}",
