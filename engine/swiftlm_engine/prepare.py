@@ -13,17 +13,25 @@ from typing import Any
 from swiftlm_engine.generation import EngineFault, FaultKind, GenerateJob, Infill
 from swiftlm_engine.sampling.settings import BadSampling, SamplingSettings
 from swiftlm_engine.text.messages import Chat
+from swiftlm_engine.text.template import RenderedPrompt
 
 RenderChat = Callable[[GenerateJob, Chat], "Rendered"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt as tokens. `boundaries` are positions where a checkpoint is worth storing."""
+    """A prompt as tokens. `boundaries` are positions where a checkpoint is worth storing.
+
+    `chat` is what the template made, where the prompt was a conversation.
+    """
 
     token_ids: list[int]
     boundaries: tuple[int, ...] = ()
-    thinking_open: bool = False
+    chat: RenderedPrompt | None = None
+
+    @property
+    def thinking_open(self) -> bool:
+        return self.chat is not None and self.chat.thinking_preopened
 
 
 @dataclass(frozen=True, slots=True)

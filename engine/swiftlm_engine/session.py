@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
 
+from swiftlm_engine.brain.facts import ModelFacts as FolderFacts
+from swiftlm_engine.brain.facts import ModelFilesError, read_model
 from swiftlm_engine.brain.scheduler import BudgetGate, Gate, Limits, OpenGate, Scheduler
 from swiftlm_engine.choices import ChoiceFactory
-from swiftlm_engine.decode_batch import Caches
 from swiftlm_engine.device import Device, blas_name, find_device
 from swiftlm_engine.embedder import Embedder
 from swiftlm_engine.engine import Engine
-from swiftlm_engine.generation import EngineFault, Event, FaultKind, GenerateJob
+from swiftlm_engine.generation import EngineFault, Event, FaultKind, GenerateJob, ToolChoice
+from swiftlm_engine.kv import KvCaches, choose_caches
 from swiftlm_engine.loader import LoadedWeights, Report, load_weights
 from swiftlm_engine.options import EngineOptions
 from swiftlm_engine.prefix.cache import PrefixCache
-from swiftlm_engine.prefix.snapshot import LeafKind, kind_of, leaves_of
-from swiftlm_engine.prepare import Preparer, Rendered
+from swiftlm_engine.prepare import Prepared, Preparer, Rendered
 from swiftlm_engine.runner import Runner
 from swiftlm_engine.text.messages import Chat
 from swiftlm_engine.text.model_text import ModelText
-from swiftlm_engine.text.output import OutputOptions
+from swiftlm_engine.text.output import OutputOptions, OutputParser, ToolMode
 from swiftlm_engine.text.template import TemplateRefused
 
 log = logging.getLogger(__name__)
@@ -84,31 +84,30 @@ def open_session(
 ) -> Session:
     """Loads the model. Raises `EngineFault` or `NoDevice`."""
     device = find_device()
+    folder_facts = _read_folder(options)
     _set_limits(options, device)
     weights = load_weights(options.folder, options.dtype, device, report)
     report("warmup", 1.0, "first token")
     stream = mx.default_stream(mx.default_device())
-    vocab_size = _warm_up(weights.model)
-    return _assemble(options, device, weights, vocab_size, stream, emit)
+    kv = choose_caches(weights.model, options.kv, folder_facts, weights.dtype)
+    vocab_size = _warm_up(weights.model, kv)
+    return _assemble(options, device, weights, kv, vocab_size, stream, emit)
 
 
 def _assemble(
     options: EngineOptions,
     device: Device,
     weights: LoadedWeights,
+    kv: KvCaches,
     vocab_size: int,
     stream: Any,
     emit: Callable[[list[Event]], None],
 ) -> Session:
     tokenizer = weights.tokenizer
     model_type = str(weights.config.get("model_type", ""))
-    text = ModelText(tokenizer, model_type, options.template_kwargs)
-
-    def make_caches() -> Caches:
-        return list(make_prompt_cache(weights.model))
-
-    prefix = PrefixCache(make_caches, options.prefix_cache_bytes)
-    context = _context(options, weights.config)
+    text = ModelText(tokenizer, options.template_kwargs)
+    prefix = PrefixCache(kv.make, options.prefix_cache_bytes)
+    context = _context(options, kv.facts)
     parallel = options.parallel or DEFAULT_PARALLEL
     limits = Limits(
         parallel=parallel,
@@ -116,16 +115,16 @@ def _assemble(
         prefill_chunk=options.prefill_chunk or DEFAULT_CHUNK[device],
         slice_s=(options.slice_ms or DEFAULT_SLICE_MS) / 1000,
     )
-    runner = Runner(weights.model, make_caches, prefix, stream)
+    runner = Runner(weights.model, kv.make, prefix, stream)
     gate: Gate = BudgetGate(options.kv_budget_bytes) if options.kv_budget_bytes else OpenGate()
     scheduler = Scheduler(limits, time.monotonic, gate, runner.open)
     factory = ChoiceFactory(
-        lambda prepared: text.output(OutputOptions(stop=prepared.job.stop)),
+        lambda prepared: _parser(text, prepared),
         text.texts,
         frozenset(tokenizer.eos_token_ids),
         vocab_size,
-        kv_bytes=lambda tokens: 0,
-        needs_checkpoints=needs_checkpoints(make_caches()),
+        kv_bytes=kv.price,
+        needs_checkpoints=kv.needs_checkpoints,
     )
     engine = Engine(scheduler, runner, factory, emit)
     preparer = Preparer(
@@ -144,18 +143,14 @@ def _assemble(
         weights.dtype,
         device,
         blas_name() if device is Device.CPU else "",
-        "fp16",
+        kv.kv,
         weights.load_s,
         parallel,
         limits.prefill_chunk,
+        kv.notes,
     )
     embedder = Embedder(weights.model, stream)
     return Session(engine, preparer, facts, text, runner, prefix, embedder)
-
-
-def needs_checkpoints(caches: Caches) -> bool:
-    """Some layer cannot go back to an earlier position (recurrent, or a window)."""
-    return any(kind_of(leaf) is not LeafKind.TRUNK for leaf in leaves_of(caches))
 
 
 def _set_limits(options: EngineOptions, device: Device) -> None:
@@ -168,10 +163,17 @@ def _set_limits(options: EngineOptions, device: Device) -> None:
         mx.set_wired_limit(options.wired_bytes)
 
 
-def _warm_up(model: Any) -> int:
+def _read_folder(options: EngineOptions) -> FolderFacts:
+    """Config and headers, checked for completeness before anything is loaded."""
+    try:
+        return read_model(options.folder)
+    except ModelFilesError as error:
+        raise EngineFault(FaultKind.MODEL_BROKEN, str(error)) from error
+
+
+def _warm_up(model: Any, kv: KvCaches) -> int:
     """One token through the model: proves it works, compiles its kernels, tells its vocabulary."""
-    caches = make_prompt_cache(model)
-    logits = model(mx.array([[0]]), cache=caches)
+    logits = model(mx.array([[0]]), cache=kv.make())
     mx.eval(logits)
     if not mx.isfinite(logits).all().item():
         raise EngineFault(
@@ -181,11 +183,8 @@ def _warm_up(model: Any) -> int:
     return int(logits.shape[-1])
 
 
-def _context(options: EngineOptions, config: dict[str, Any]) -> int:
-    own = config.get("max_position_embeddings") or config.get("text_config", {}).get(
-        "max_position_embeddings"
-    )
-    limit = int(own) if own else DEFAULT_CONTEXT
+def _context(options: EngineOptions, facts: FolderFacts) -> int:
+    limit = facts.max_context or DEFAULT_CONTEXT
     return min(options.context, limit) if options.context else limit
 
 
@@ -194,4 +193,26 @@ def _render(text: ModelText, job: GenerateJob, chat: Chat) -> Rendered:
         prompt = text.render(chat)
     except TemplateRefused as error:
         raise EngineFault(FaultKind.INVALID, str(error), param="messages") from error
-    return Rendered(list(prompt.token_ids), prompt.boundaries, prompt.thinking_preopened)
+    return Rendered(list(prompt.token_ids), prompt.boundaries, prompt)
+
+
+def _parser(text: ModelText, prepared: Prepared) -> OutputParser:
+    job = prepared.job
+    tools = job.prompt.tools if isinstance(job.prompt, Chat) else ()
+    options = OutputOptions(
+        stop=job.stop,
+        tools=tools,
+        tool_mode=TOOL_MODES[job.tool_choice],
+        parallel_tool_calls=job.parallel_tool_calls,
+        raw=job.raw_text,
+        thinking_budget=job.thinking_budget,
+    )
+    return text.output(options, prepared.prompt.chat)
+
+
+TOOL_MODES = {
+    ToolChoice.NONE: ToolMode.OFF,
+    ToolChoice.AUTO: ToolMode.AUTO,
+    ToolChoice.REQUIRED: ToolMode.FORCED,
+    ToolChoice.NAMED: ToolMode.FORCED,
+}
