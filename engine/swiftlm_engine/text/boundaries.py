@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .messages import Message, TextPart
-from .turns import Turns
+from swiftlm_engine.text.messages import Message, TextPart
+from swiftlm_engine.text.turns import Turns
 
 MAX_REMEMBERED = 4096
 MAX_NEW_TURNS = 8  # beginnings drawn for one prompt; the last turns are the ones that come back

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from .marks import MARK, marked
+from swiftlm_engine.text.marks import MARK, marked
 
 REPLACEMENT = "\ufffd"
 # A character is four bytes at most; a window that still ends in half a character after this
@@ -35,7 +35,7 @@ class TokenTexts:
         self.backend = getattr(tokenizer, "backend_tokenizer", None)
         self.decode = self.backend.decode if self.backend is not None else tokenizer.decode
         self.byte_level = self.backend is not None and _is_byte_level(self.backend)
-        special = _special_tokens(tokenizer, self.backend)
+        special = special_tokens(tokenizer)
         self.special_texts = frozenset(special.values())
         controls, kept = set(controls), set(kept)
         self.control_ids = {i: marked(t) for i, t in special.items() if t in controls}
@@ -136,7 +136,9 @@ def bare(tokenizer: Any) -> Any:
     return vars(tokenizer)["_tokenizer"] if wrapped else tokenizer
 
 
-def _special_tokens(tokenizer: Any, backend: Any) -> dict[int, str]:
+def special_tokens(tokenizer: Any) -> dict[int, str]:
+    """Ids and texts of the tokens that are no text."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         added = backend.get_added_tokens_decoder().items()
         return {i: token.content for i, token in added if token.special}

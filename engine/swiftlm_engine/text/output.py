@@ -4,12 +4,27 @@
 calls `finish` once; its reason comes back corrected in `finish_reason`.
 """
 
+import secrets
+import string
 from dataclasses import dataclass
+from enum import Enum, auto
 
-from .detokenizer import TokenTexts
-from .events import ContentDelta, FinishReason, TextEvent
-from .marks import unmarked
-from .stops import StopMatcher
+from swiftlm_engine.text.answer_format import AnswerFormat, Reading
+from swiftlm_engine.text.detokenizer import TokenTexts
+from swiftlm_engine.text.emitter import Emitter, EmitterOptions, openai_call_id
+from swiftlm_engine.text.events import FinishReason, TextEvent
+from swiftlm_engine.text.messages import ToolSpec
+from swiftlm_engine.text.reader import PlainReader, Reader
+from swiftlm_engine.text.stops import StopMatcher
+from swiftlm_engine.text.template import tool_dict
+from swiftlm_engine.text.tools.families import CallContext
+from swiftlm_engine.text.tools.values import Properties
+
+
+class ToolMode(Enum):
+    OFF = auto()  # calls are text
+    AUTO = auto()
+    FORCED = auto()  # tool_choice required or named
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,30 +32,99 @@ class OutputOptions:
     """What one request asks of its text."""
 
     stop: tuple[str, ...] = ()
+    tools: tuple[ToolSpec, ...] = ()
+    tool_mode: ToolMode = ToolMode.AUTO
+    parallel_tool_calls: bool = True
+    stream_arguments: bool = True  # False: a call is shown when it is complete
+    split_reasoning: bool = True  # False: thoughts stay in the content, between tags
+    raw: bool = False  # everything is content
+    thinking_budget: int | None = None  # tokens
 
 
 class OutputParser:
-    def __init__(self, texts: TokenTexts, options: OutputOptions) -> None:
+    """Without a format everything is content. `prompt_tail` is the end of the prompt's text."""
+
+    def __init__(
+        self,
+        texts: TokenTexts,
+        options: OutputOptions,
+        answer_format: AnswerFormat | None = None,
+        prompt_tail: str = "",
+    ) -> None:
+        self._options = options
         self._detokenizer = texts.start()
         self._stops = StopMatcher(options.stop)
+        self._emitter = Emitter(_emitter_options(options, answer_format))
+        self._reader = self._make_reader(answer_format, prompt_tail)
         self.finish_reason: FinishReason | None = None
+        self.reasoning_tokens = 0
 
     @property
     def stopped(self) -> bool:
-        """A stop string was met: the sequence is complete."""
-        return self._stops.matched is not None
+        """A stop string was met, or the one call that was asked for is complete."""
+        return self._stops.matched is not None or self._emitter.complete
 
     @property
     def stop_sequence(self) -> str | None:
         return self._stops.matched
 
+    @property
+    def in_reasoning(self) -> bool:
+        return self._reader.in_reasoning
+
+    @property
+    def should_close_thinking(self) -> bool:
+        """The budget is spent: the caller feeds the model the end of its thoughts."""
+        budget = self._options.thinking_budget
+        return budget is not None and self.in_reasoning and self.reasoning_tokens >= budget
+
     def push(self, token_id: int) -> list[TextEvent]:
-        return self._events(self._stops.push(self._detokenizer.push(token_id)))
+        if self.stopped:
+            return []
+        self._reader.push(self._stops.push(self._detokenizer.push(token_id)))
+        # The token that closes the thoughts does not count as one of them.
+        self.reasoning_tokens += self._reader.in_reasoning
+        return self._emitter.take()
 
     def finish(self, reason: FinishReason) -> list[TextEvent]:
-        self.finish_reason = FinishReason.STOP if self.stopped else reason
-        text = self._stops.push(self._detokenizer.flush())
-        return self._events(text + self._stops.flush())
+        if not self.stopped:
+            text = self._stops.push(self._detokenizer.flush())
+            self._reader.push(text + self._stops.flush())
+        cut = reason is FinishReason.LENGTH and not self.stopped
+        self._reader.finish(cut)
+        self.finish_reason = self._finish_reason(cut)
+        return self._emitter.take()
 
-    def _events(self, text: str) -> list[TextEvent]:
-        return [ContentDelta(unmarked(text))] if text else []
+    def _finish_reason(self, cut: bool) -> FinishReason:
+        if cut:
+            return FinishReason.LENGTH
+        return FinishReason.TOOL_CALLS if self._emitter.completed_ids else FinishReason.STOP
+
+    def _make_reader(self, answer_format: AnswerFormat | None, prompt_tail: str) -> Reader:
+        options = self._options
+        if answer_format is None or options.raw:
+            return PlainReader(self._emitter)
+        calls = None
+        if options.tools and options.tool_mode is not ToolMode.OFF:
+            tools = [tool_dict(tool) for tool in options.tools]
+            properties = {tool.name: Properties.of(tool.parameters) for tool in options.tools}
+            calls = CallContext(self._emitter, answer_format.mark, tools, properties)
+        forced = options.tool_mode is ToolMode.FORCED
+        return answer_format.reader(self._emitter, Reading(calls, prompt_tail, forced))
+
+
+def _emitter_options(options: OutputOptions, answer_format: AnswerFormat | None) -> EmitterOptions:
+    family = answer_format.family if answer_format else None
+    reads_calls = bool(options.tools) and options.tool_mode is not ToolMode.OFF
+    return EmitterOptions(
+        stream_arguments=options.stream_arguments,
+        parallel_calls=options.parallel_tool_calls,
+        trim_before_calls=reads_calls and family is not None and family.trims,
+        reasoning_tags=None if options.split_reasoning else ("<think>", "</think>"),
+        known_tools=frozenset(tool.name for tool in options.tools),
+        new_id=_short_id if family is not None and family.short_ids else openai_call_id,
+    )
+
+
+def _short_id() -> str:
+    return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))

@@ -12,10 +12,18 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from .boundaries import Boundaries, Encoded
-from .detokenizer import bare
-from .messages import Chat, ImagePart, Message, Part, TextPart, ToolCall, ToolSpec
-from .turns import Turns, variants
+from swiftlm_engine.text.boundaries import Boundaries, Encoded
+from swiftlm_engine.text.detokenizer import bare
+from swiftlm_engine.text.messages import (
+    Chat,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    ToolCall,
+    ToolSpec,
+)
+from swiftlm_engine.text.turns import Turns, variants
 
 # A template is foreign code: it raises what it was written to raise, or what its author forgot.
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, LookupError, AttributeError)
@@ -135,7 +143,7 @@ class ChatTemplate:
         if goes_on:
             turns = (*turns[:-1], _open_ended(turns[-1]))
         messages = [self._as_dict(turn, as_parts) for turn in turns]
-        tools = [_tool_dict(tool) for tool in chat.tools] or None
+        tools = [tool_dict(tool) for tool in chat.tools] or None
         text = self._apply(messages, tools, answer and not goes_on, self._variables(chat))
         if goes_on:
             if CONTINUE_HERE not in text:
@@ -267,7 +275,7 @@ def _part_dicts(parts: tuple[Part, ...]) -> list[dict[str, str]]:
     ]
 
 
-def _tool_dict(tool: ToolSpec) -> dict[str, Any]:
+def tool_dict(tool: ToolSpec) -> dict[str, Any]:
     parameters = tool.parameters or {"type": "object", "properties": {}}
     function = {"name": tool.name, "description": tool.description, "parameters": parameters}
     return {"type": "function", "function": function}

@@ -8,7 +8,7 @@ steps are tried in order, each on the result of the one before, until the templa
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from .messages import Message, TextPart
+from swiftlm_engine.text.messages import Message, TextPart
 
 Turns = tuple[Message, ...]
 

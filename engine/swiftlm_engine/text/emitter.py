@@ -1,0 +1,161 @@
+"""Emitter: what readers found becomes events, with indices, ids and the white space that is markup.
+
+A call is shown when its name is known, and its arguments as they come, if the request streams
+them; otherwise when it is complete. A call that turns out unreadable is shown as text, unless
+part of it is out already; one that was cut off is shown not at all.
+"""
+
+import secrets
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from swiftlm_engine.text.events import (
+    ContentDelta,
+    ReasoningDelta,
+    TextEvent,
+    ToolCallDelta,
+    ToolCallStart,
+)
+from swiftlm_engine.text.marks import unmarked
+
+
+def openai_call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
+
+
+@dataclass(frozen=True, slots=True)
+class EmitterOptions:
+    stream_arguments: bool = True
+    parallel_calls: bool = True
+    trim_before_calls: bool = False  # the family's templates put white space before a call
+    reasoning_tags: tuple[str, str] | None = None  # show thoughts in the content, between these
+    known_tools: Collection[str] = ()
+    new_id: Callable[[], str] = openai_call_id
+
+
+@dataclass(slots=True)
+class _Call:
+    name: str
+    id: str
+    index: int | None = None  # once shown
+    fragments: list[str] = field(default_factory=list)
+
+
+class Emitter:
+    def __init__(self, options: EmitterOptions) -> None:
+        self._options = options
+        self._events: list[TextEvent] = []
+        self._call: _Call | None = None
+        self._shown_calls = 0
+        self._held_space = ""  # white space of the content that a call would swallow
+        self._held_lines = ""  # line breaks at the end of the thoughts so far
+        self._thought = False
+        self._answer_starts = False  # line breaks here belong to the markup before
+        self.completed_ids: list[str] = []
+
+    @property
+    def complete(self) -> bool:
+        """One call was asked for and it is there."""
+        return not self._options.parallel_calls and bool(self.completed_ids)
+
+    def take(self) -> list[TextEvent]:
+        events, self._events = self._events, []
+        return events
+
+    # -- text
+
+    def content(self, text: str) -> None:
+        if self._answer_starts:
+            text = text.lstrip("\r\n")
+        if not text or self.complete:
+            return
+        self._answer_starts = False
+        if self._options.trim_before_calls:
+            text = self._held_space + text
+            kept = text.rstrip()
+            self._held_space = text[len(kept) :]
+            text = kept
+        self._say(text)
+
+    def reasoning(self, text: str) -> None:
+        text = self._held_lines + text
+        if not self._thought:
+            text = text.lstrip("\r\n")
+        kept = text.rstrip("\r\n")
+        self._held_lines = text[len(kept) :]
+        if not kept:
+            return
+        tags = self._options.reasoning_tags
+        if tags is None:
+            self._events.append(ReasoningDelta(unmarked(kept)))
+        else:
+            self._say(kept if self._thought else f"{tags[0]}\n{kept}")
+        self._thought = True
+
+    def end_reasoning(self) -> None:
+        if self._options.reasoning_tags is not None and self._thought:
+            self._say(f"\n{self._options.reasoning_tags[1]}\n\n")
+        self._held_lines = ""
+        self._thought = False
+        self._answer_starts = True
+
+    def finish(self) -> None:
+        """White space held for a call that did not come is content."""
+        if not self._shown_calls:
+            self._say(self._held_space)
+        self._held_space = ""
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._events.append(ContentDelta(unmarked(text)))
+
+    # -- calls
+
+    @property
+    def call_is_shown(self) -> bool:
+        """The call being read is out already, in part."""
+        return self._call is not None and self._call.index is not None
+
+    def open_call(self, name: str, call_id: str | None = None) -> None:
+        self._call = _Call(unmarked(name), call_id or self._options.new_id())
+        known = self._options.known_tools
+        if self._options.stream_arguments and (not known or self._call.name in known):
+            self._show_call(self._call)
+
+    def arguments(self, fragment: str) -> None:
+        if self._call is None or not fragment:
+            return
+        fragment = unmarked(fragment)
+        if self._call.index is None:
+            self._call.fragments.append(fragment)
+        elif not self.complete:
+            self._events.append(ToolCallDelta(self._call.index, fragment))
+
+    def close_call(self) -> None:
+        call, self._call = self._call, None
+        if call is None or self.complete:
+            return
+        if call.index is None:
+            self._show_call(call)
+            self._events.append(ToolCallDelta(self._shown_calls - 1, "".join(call.fragments)))
+        self.completed_ids.append(call.id)
+
+    def reject_call(self, raw: str) -> None:
+        """The text since the last complete call is no call."""
+        if not self.call_is_shown:
+            self.content(raw)
+        self._call = None
+
+    def drop_call(self) -> None:
+        """The text ended inside a call."""
+        self._call = None
+        self._held_space = ""
+
+    def _show_call(self, call: _Call) -> None:
+        if self.complete:
+            return
+        call.index = self._shown_calls
+        self._shown_calls += 1
+        self._held_space = ""
+        self._answer_starts = False
+        self._events.append(ToolCallStart(call.index, call.id, call.name))

@@ -1,0 +1,379 @@
+"""Families: what each kind of model writes around its calls, and how to tell which kind one is.
+
+A family says what starts a call and which reader goes on from there. New parsers of mlx-lm that
+have no family here are used as they are.
+"""
+
+# ruff: noqa: RUF001 - the tokens of DeepSeek are spelled with wide bars
+
+import importlib
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from swiftlm_engine.text.emitter import Emitter
+from swiftlm_engine.text.reader import Start
+from swiftlm_engine.text.tools import syntaxes
+from swiftlm_engine.text.tools.borrowed import BareListReader, BorrowedReader, parser_of
+from swiftlm_engine.text.tools.gemma_calls import GemmaCallsReader, GemmaSyntax
+from swiftlm_engine.text.tools.header_calls import (
+    Header,
+    HeaderCallsReader,
+    HeaderSyntax,
+    deepseek_header,
+    kimi_header,
+    mistral_header,
+)
+from swiftlm_engine.text.tools.json_calls import JsonCallsReader, JsonCallsSyntax
+from swiftlm_engine.text.tools.reader import CallReader
+from swiftlm_engine.text.tools.sniff import SniffReader
+from swiftlm_engine.text.tools.tagged_calls import TaggedCallsReader, TagSyntax
+from swiftlm_engine.text.tools.tagged_value import ValueStyle
+from swiftlm_engine.text.tools.values import Properties
+
+Starts = dict[str, Start]
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """What the readers of one answer need."""
+
+    emitter: Emitter
+    mark: Callable[[str], str]
+    tools: Sequence[dict[str, Any]]  # as a template gets them
+    properties: Mapping[str, Properties]
+
+    @property
+    def known(self) -> Collection[str]:
+        return self.properties.keys()
+
+    def properties_of(self, name: str) -> Properties:
+        return self.properties.get(name) or Properties({}, {})
+
+
+def _nothing(_: CallContext) -> Starts:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    name: str
+    starts: Callable[[CallContext], Starts]
+    bare: Callable[[CallContext], Starts] = _nothing
+    controls: tuple[str, ...] = ()  # control tokens its markers are made of
+    trims: bool = True  # templates put white space between content and calls
+    interrupts: tuple[str, ...] = ()  # what ends thoughts that are not closed
+    short_ids: bool = False  # templates refuse ids other than nine letters and digits
+
+
+# -- readers
+
+
+def _json(context: CallContext, start: str, *ends: str, bare: bool = False) -> Start:
+    syntax = JsonCallsSyntax("" if bare else start, ends, bare)
+    return Start(lambda: JsonCallsReader(context.emitter, syntax, context.known), replay=bare)
+
+
+def _tagged(context: CallContext, syntax: TagSyntax, start: str = "") -> Start:
+    def make() -> CallReader:
+        return TaggedCallsReader(context.emitter, syntax, context.properties_of, start)
+
+    return Start(make, replay=not start)
+
+
+def _headed(context: CallContext, syntax: HeaderSyntax, replay: bool = False) -> Start:
+    return Start(lambda: HeaderCallsReader(context.emitter, syntax), replay)
+
+
+def _borrowed(context: CallContext, module: str, start: str, end: str) -> Start:
+    parse = parser_of(importlib.import_module(f"mlx_lm.tool_parsers.{module}"))
+    return Start(lambda: BorrowedReader(context.emitter, parse, context.tools, start, end))
+
+
+def _bare_list(context: CallContext) -> Start:
+    parse = parser_of(importlib.import_module("mlx_lm.tool_parsers.pythonic"))
+    make = partial(BareListReader, context.emitter, parse, context.tools, context.known)
+    return Start(make, replay=True)
+
+
+# -- families
+
+
+def _tool_call_tag(context: CallContext) -> Starts:
+    """One tag, three syntaxes: fine-tunes mix them, so what follows the tag decides."""
+    start, end = context.mark("<tool_call>"), context.mark("</tool_call>")
+
+    def choose(first: str) -> CallReader:
+        if first in "{[":
+            return _json(context, start, end).make()
+        syntax = syntaxes.qwen if first == "<" else syntaxes.glm
+        return _tagged(context, syntax(context.mark), start).make()
+
+    return {start: Start(lambda: SniffReader(choose))}
+
+
+def _qwen(context: CallContext) -> Starts:
+    bare = _tagged(context, syntaxes.qwen(context.mark))
+    return _tool_call_tag(context) | {"<function=": bare}
+
+
+def _seed(context: CallContext) -> Starts:
+    syntax = syntaxes.qwen(context.mark, "seed:tool_call")
+    start = syntax.section_start
+    return {start: _tagged(context, syntax, start), "<function=": _tagged(context, syntax)}
+
+
+def _longcat(context: CallContext) -> Starts:
+    syntax = syntaxes.glm(context.mark, "longcat_")
+    start, end = syntax.section_start, syntax.section_end
+
+    def choose(first: str) -> CallReader:
+        kind = _json(context, start, end) if first in "{[" else _tagged(context, syntax, start)
+        return kind.make()
+
+    return {start: Start(lambda: SniffReader(choose))}
+
+
+def _minimax(context: CallContext) -> Starts:
+    start, end = context.mark("<minimax:tool_call>"), context.mark("</minimax:tool_call>")
+    return {start: _tagged(context, syntaxes.invoke(start, end, style=ValueStyle.WRAPPED), start)}
+
+
+def _muse(context: CallContext) -> Starts:
+    start, end = context.mark("<atem:function_calls>"), context.mark("</atem:function_calls>")
+    syntax = syntaxes.invoke(start, end, "atem:", ValueStyle.LITERAL)
+    return {start: _tagged(context, syntax, start)}
+
+
+def _dsml(context: CallContext) -> Starts:
+    """DeepSeek's block is called otherwise in each version, and V4.1 writes a space."""
+    token = context.mark("｜DSML｜")
+    starts: Starts = {}
+    for block, space in (("function_calls", ""), ("tool_calls", ""), ("calls", " ")):
+        start, end = f"<{token}{space}{block}>", f"</{token}{space}{block}>"
+        syntax = syntaxes.invoke(start, end, token + space)
+        starts[start] = _tagged(context, syntax, start)
+    return starts
+
+
+def _minicpm(context: CallContext) -> Starts:
+    return {"<function name=": _tagged(context, syntaxes.minicpm(context.mark))}
+
+
+def _xtml(context: CallContext) -> Starts:
+    syntax = syntaxes.xtml(context.mark)
+    return {syntax.section_start: _tagged(context, syntax, syntax.section_start)}
+
+
+def _sections(
+    context: CallContext,
+    parse: Callable[[str], Header | None],
+    section: str,
+    section_end: str,
+    call: str,
+    call_end: str,
+) -> Starts:
+    section, section_end, call, call_end = map(context.mark, (section, section_end, call, call_end))
+    syntax = HeaderSyntax(section, parse, call, call_end, section_end)
+    bare = HeaderSyntax("", parse, call, call_end, section_end)
+    return {section: _headed(context, syntax), call: _headed(context, bare, replay=True)}
+
+
+def _kimi(context: CallContext) -> Starts:
+    return _sections(
+        context, kimi_header, "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
+        "<|tool_call_begin|>", "<|tool_call_end|>",
+    )  # fmt: skip
+
+
+def _deepseek(context: CallContext) -> Starts:
+    return _sections(
+        context, deepseek_header, "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
+        "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>",
+    )  # fmt: skip
+
+
+def _mistral(context: CallContext) -> Starts:
+    start = context.mark("[TOOL_CALLS]")
+
+    def choose(first: str) -> CallReader:
+        if first in "{[":
+            return _json(context, start).make()
+        return _headed(context, HeaderSyntax(start, mistral_header)).make()
+
+    return {start: Start(lambda: SniffReader(choose))}
+
+
+def _gemma(context: CallContext) -> Starts:
+    mark = context.mark
+    syntax = GemmaSyntax(mark("<|tool_call>"), mark("<tool_call|>"), mark('<|"|>'))
+    return {syntax.start: Start(lambda: GemmaCallsReader(context.emitter, syntax))}
+
+
+def _function_gemma(context: CallContext) -> Starts:
+    mark = context.mark
+    start, end = mark("<start_function_call>"), mark("<end_function_call>")
+    syntax = GemmaSyntax(start, end, mark("<escape>"))
+    return {start: Start(lambda: GemmaCallsReader(context.emitter, syntax))}
+
+
+def _pythonic(context: CallContext) -> Starts:
+    start, end = context.mark("<|tool_call_start|>"), context.mark("<|tool_call_end|>")
+    return {start: _borrowed(context, "pythonic", start, end)}
+
+
+def _llama4(context: CallContext) -> Starts:
+    start, end = context.mark("<|python_start|>"), context.mark("<|python_end|>")
+    return {start: _borrowed(context, "pythonic", start, end)}
+
+
+def _llama3(context: CallContext) -> Starts:
+    start = context.mark("<|python_tag|>")
+    function = _tagged(context, syntaxes.qwen(context.mark))
+    return {start: _json(context, start), "<function=": function}
+
+
+def bare_json(context: CallContext) -> Starts:
+    return {"{": _json(context, "", bare=True)}
+
+
+def bare_any(context: CallContext) -> Starts:
+    return bare_json(context) | {"[": _bare_list(context)}
+
+
+def _json_between(start: str, *ends: str) -> Callable[[CallContext], Starts]:
+    def starts(context: CallContext) -> Starts:
+        marked = context.mark(start)
+        return {marked: _json(context, marked, *map(context.mark, ends))}
+
+    return starts
+
+
+HERMES = Family(
+    "hermes", _tool_call_tag, controls=("<tool_call>", "</tool_call>"),
+    interrupts=('<tool_call>\n{"name"', '<tool_call>{"name"'),
+)  # fmt: skip
+FAMILIES = (
+    Family(
+        "kimi_k3", _xtml, trims=False,
+        controls=("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
+    ),
+    Family("gemma4", _gemma, controls=("<|tool_call>", "<tool_call|>", '<|"|>'), trims=False),
+    Family(
+        "function_gemma", _function_gemma, trims=False,
+        controls=("<start_function_call>", "<end_function_call>", "<escape>"),
+    ),
+    Family("minimax", _minimax, controls=("<minimax:tool_call>", "</minimax:tool_call>")),
+    Family("dsml", _dsml, controls=("｜DSML｜",)),
+    Family(
+        "deepseek", _deepseek, trims=False,
+        controls=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>",
+                  "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"),
+    ),
+    Family("longcat", _longcat, controls=("<longcat_tool_call>", "</longcat_tool_call>")),
+    Family(
+        "glm", _tool_call_tag,
+        controls=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
+                  "</arg_value>"),
+    ),
+    Family("pythonic", _pythonic, controls=("<|tool_call_start|>", "<|tool_call_end|>")),
+    Family("seed", _seed, controls=("<seed:tool_call>", "</seed:tool_call>")),
+    Family(
+        "qwen", _qwen, controls=("<tool_call>", "</tool_call>"),
+        interrupts=("<tool_call>\n<function=", "<tool_call><function="),
+    ),
+    Family(
+        "kimi_k2", _kimi, trims=False,
+        controls=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
+                  "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"),
+    ),
+    Family("minicpm", _minicpm, controls=("<function", "</function>")),
+    Family(
+        "mistral", _mistral, trims=False, short_ids=True,
+        controls=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+    ),
+    Family("muse", _muse, controls=("<atem:function_calls>", "</atem:function_calls>")),
+    Family(
+        "llama4", _llama4, bare=bare_any, trims=False,
+        controls=("<|python_start|>", "<|python_end|>"),
+    ),
+    Family("llama3", _llama3, bare=bare_json, trims=False, controls=("<|python_tag|>",)),
+    Family("nemotron", _json_between("<TOOLCALL>", "</TOOLCALL>"), controls=("<TOOLCALL>",)),
+    Family(
+        "tool_calls", _json_between("<tool_calls>", "</tool_calls>"),
+        controls=("<tool_calls>", "</tool_calls>"),
+    ),
+    Family(
+        "cohere", _json_between("<|START_ACTION|>", "<|END_ACTION|>"),
+        controls=("<|START_ACTION|>", "<|END_ACTION|>"),
+    ),
+    Family("granite", _json_between("<|tool_call|>"), controls=("<|tool_call|>",)),
+    Family("functools", _json_between("functools")),
+    HERMES,
+)  # fmt: skip
+BY_NAME = {family.name: family for family in FAMILIES}
+
+# The names of mlx-lm's parsers, as converted models carry them in tokenizer_config.json.
+MLX_LM_NAMES = {
+    "function_gemma": "function_gemma", "gemma4": "gemma4", "glm47": "glm", "json_tools": "hermes",
+    "kimi_k2": "kimi_k2", "kimi_k3": "kimi_k3", "laguna": "glm", "longcat": "longcat",
+    "minicpm5": "minicpm", "minimax_m2": "minimax", "mistral": "mistral", "muse_spark": "muse",
+    "pythonic": "pythonic", "qwen3_coder": "qwen",
+}  # fmt: skip
+
+# What a chat template or a vocabulary says about the family, most telling first.
+SIGNS: tuple[tuple[str, str], ...] = (
+    ("kimi_k3", r"<\|end_of_msg\|>"),
+    ("gemma4", r"<\|tool_call>"),
+    ("function_gemma", r"<start_function_call>"),
+    ("minimax", r"<minimax:tool_call>"),
+    ("dsml", r"｜DSML｜"),
+    ("deepseek", r"<｜tool▁calls▁begin｜>"),
+    ("longcat", r"<longcat_tool_call>"),
+    ("glm", r"<arg_key>"),
+    ("pythonic", r"<\|tool_(?:call|list)_start\|>"),
+    ("seed", r"seed:tool_call"),
+    ("qwen", r"<function="),
+    ("kimi_k2", r"<\|tool_calls_section_begin\|>"),
+    ("minicpm", r"<function name="),
+    ("mistral", r"\[TOOL_CALLS\]"),
+    ("muse", r"<atem:function_calls>"),
+    ("llama4", r"<\|python_start\|>"),
+    ("nemotron", r"<TOOLCALL>"),
+    ("tool_calls", r"<tool_calls>"),
+    ("cohere", r"<\|START_ACTION\|>"),
+    ("hermes", r"<tool_call>"),
+    ("granite", r"<\|tool_call\|>"),
+    ("functools", r"functools\["),
+    ("llama3", r"<\|python_tag\|>|ipython"),
+)
+
+
+def choose_family(
+    template: str, vocabulary: Collection[str], mlx_lm_name: str | None = None
+) -> Family:
+    """The family by what the model's maker declared, its template, its tokens; else Hermes."""
+    if mlx_lm_name in MLX_LM_NAMES:
+        return BY_NAME[MLX_LM_NAMES[mlx_lm_name]]
+    if mlx_lm_name:
+        return _mlx_lm_family(mlx_lm_name)
+    for name, sign in SIGNS:
+        if re.search(sign, template):
+            return BY_NAME[name]
+    for family in FAMILIES:
+        if family.controls and all(token in vocabulary for token in family.controls):
+            return family
+    return HERMES
+
+
+def _mlx_lm_family(name: str) -> Family:
+    """A parser that mlx-lm has gained since."""
+    module = importlib.import_module(f"mlx_lm.tool_parsers.{name}")
+    start, end = module.tool_call_start, module.tool_call_end
+
+    def starts(context: CallContext) -> Starts:
+        return {context.mark(start): _borrowed(context, name, start, context.mark(end))}
+
+    return Family(name, starts, controls=tuple(t for t in (start, end) if t))

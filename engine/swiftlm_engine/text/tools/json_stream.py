@@ -1,0 +1,257 @@
+"""A JSON object as a model writes it, character by character, to JSON that parses.
+
+Mended on the way: backslashes that escape nothing (a regex `\\d`), raw line breaks in strings,
+single quotes, Python's True, False and None, a comma before a closing bracket. What cannot be
+mended fails at the character that proves it; nothing is ever closed on the model's behalf.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+WORDS = {"true": "true", "false": "false", "null": "null"}
+WORDS |= {"True": "true", "False": "false", "None": "null"}
+MAX_DEPTH = 128
+MAX_WORD = 400  # a number may be long, an unquoted sentence is no JSON
+SPACE = " \t\r\n"
+HEX = frozenset("0123456789abcdefABCDEF")
+ESCAPABLE = frozenset('"\\/bfnrt')
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Mended text; `key` names the member of the outer object whose value it belongs to."""
+
+    key: str | None
+    text: str
+
+
+class _Expect(Enum):
+    OBJECT = auto()
+    VALUE = auto()
+    VALUE_OR_END = auto()
+    KEY = auto()
+    KEY_OR_END = auto()
+    COLON = auto()
+    COMMA_OR_END = auto()
+
+
+class JsonStream:
+    """Feed it text until `done` or `failed`; `rest` is what came after the object."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.failed = False
+        self.rest = ""
+        self.finished_keys: set[str] = set()  # members of the outer object that are complete
+        self._expect = _Expect.OBJECT
+        self._closers: list[str] = []
+        self._key: str | None = None
+        self._quote = ""  # the quote that ends the string we are in
+        self._escape: str | None = None  # a backslash and what followed it so far
+        self._word = ""
+        self._comma = ""  # a comma and space that may stand before a closing bracket
+        self._key_text = ""
+        self._segments: list[Segment] = []
+        self._pending: list[str] = []
+
+    def feed(self, text: str) -> list[Segment]:
+        for position, char in enumerate(text):
+            if self._quote:
+                self._in_string(char)
+            else:
+                self._outside(char)
+            if self.done or self.failed:
+                self.rest = text[position + 1 :]
+                break
+        self._cut_segment()
+        segments, self._segments = self._segments, []
+        return segments
+
+    # -- strings
+
+    def _in_string(self, char: str) -> None:
+        if self._escape is not None:
+            self._in_escape(char)
+        elif char == "\\":
+            self._escape = ""
+        elif char == self._quote:
+            self._quote = ""
+            self._write('"')
+            self._string_over()
+        else:
+            self._write_char(char)
+
+    def _in_escape(self, char: str) -> None:
+        escape = self._escape or ""
+        if escape:  # \u and hex digits
+            self._in_unicode_escape(escape, char)
+        elif char == "u":
+            self._escape = "u"
+        else:
+            self._escape = None
+            if char in ESCAPABLE:
+                self._write_string("\\" + char)
+            elif char == "'":
+                self._write_string(char)
+            else:
+                self._write_string("\\\\")
+                self._write_char(char)
+
+    def _in_unicode_escape(self, escape: str, char: str) -> None:
+        if char in HEX:
+            self._escape = escape + char
+            if len(self._escape) == 5:
+                self._write_string("\\" + self._escape)
+                self._escape = None
+        else:
+            self._escape = None
+            self._write_string("\\\\" + escape)
+            self._in_string(char)
+
+    def _write_char(self, char: str) -> None:
+        """A plain character of a string, escaped where JSON wants it."""
+        self._write_string(json.dumps(char)[1:-1] if char < " " or char == '"' else char)
+
+    def _write_string(self, text: str) -> None:
+        if self._expect is _Expect.COLON:
+            self._key_text += text
+        self._write(text)
+
+    def _string_over(self) -> None:
+        if self._expect is not _Expect.COLON:
+            self._value_over()
+
+    # -- structure
+
+    def _outside(self, char: str) -> None:
+        if self._word:
+            if char not in SPACE and char not in ",:]}":
+                self._word += char
+                self.failed = len(self._word) > MAX_WORD
+                return
+            self._word_over()
+            if self.failed:
+                return
+        if char in SPACE:
+            self._write_space(char)
+        elif char in "\"'":
+            self._open_string(char)
+        elif char in "{[":
+            self._open(char)
+        elif char in "}]":
+            self._close(char)
+        elif char == ",":
+            self._take_comma()
+        elif char == ":":
+            self._take_colon()
+        elif self._expect in (_Expect.VALUE, _Expect.VALUE_OR_END):
+            self._write_comma()
+            self._word = char
+        else:
+            self.failed = True
+
+    def _open_string(self, quote: str) -> None:
+        if self._expect in (_Expect.KEY, _Expect.KEY_OR_END):
+            self._write_comma()
+            self._expect = _Expect.COLON
+            self._key_text = ""
+        elif self._expect in (_Expect.VALUE, _Expect.VALUE_OR_END):
+            self._write_comma()
+            self._expect = _Expect.COMMA_OR_END
+        else:
+            self.failed = True
+            return
+        self._quote = quote
+        self._write('"')
+
+    def _open(self, char: str) -> None:
+        allowed = (_Expect.VALUE, _Expect.VALUE_OR_END)
+        fits = self._expect in allowed or (self._expect is _Expect.OBJECT and char == "{")
+        if not fits or len(self._closers) >= MAX_DEPTH:
+            self.failed = True
+            return
+        self._write_comma()
+        self._write(char)
+        self._closers.append("}" if char == "{" else "]")
+        self._expect = _Expect.KEY_OR_END if char == "{" else _Expect.VALUE_OR_END
+
+    def _close(self, char: str) -> None:
+        endings = (_Expect.KEY_OR_END, _Expect.VALUE_OR_END, _Expect.COMMA_OR_END)
+        after_comma = bool(self._comma) and self._expect in (_Expect.KEY, _Expect.VALUE)
+        if not self._closers or self._closers[-1] != char:
+            self.failed = True
+        elif self._expect in endings or after_comma:
+            self._comma = ""
+            self._closers.pop()
+            self._write(char)
+            self.done = not self._closers
+            self._value_over()
+        else:
+            self.failed = True
+
+    def _take_comma(self) -> None:
+        if self._expect is not _Expect.COMMA_OR_END:
+            self.failed = True
+            return
+        self._comma = ","
+        self._expect = _Expect.KEY if self._closers[-1] == "}" else _Expect.VALUE
+
+    def _take_colon(self) -> None:
+        if self._expect is not _Expect.COLON:
+            self.failed = True
+            return
+        self._write(":")
+        self._expect = _Expect.VALUE
+        if len(self._closers) == 1:
+            self._cut_segment()
+            key = str(json.loads(f'"{self._key_text}"'))
+            self._key = key if key not in self.finished_keys else None  # the first of two counts
+
+    def _word_over(self) -> None:
+        word, self._word = self._word, ""
+        mended = WORDS.get(word, word if NUMBER.fullmatch(word) else None)
+        if mended is None:
+            self.failed = True
+            return
+        self._write(mended)
+        self._value_over()
+
+    def _value_over(self) -> None:
+        self._expect = _Expect.COMMA_OR_END
+        if len(self._closers) == 1 and self._key is not None:
+            self._cut_segment()
+            self.finished_keys.add(self._key)
+            self._key = None
+
+    # -- output
+
+    def _write_space(self, char: str) -> None:
+        if self._comma:
+            self._comma += char
+        elif self._closers and self._expect is not _Expect.VALUE:
+            self._write(char)
+
+    def _write_comma(self) -> None:
+        if self._comma:
+            comma, self._comma = self._comma, ""
+            self._write(comma)
+
+    def _write(self, text: str) -> None:
+        self._pending.append(text)
+
+    def _cut_segment(self) -> None:
+        if self._pending:
+            self._segments.append(Segment(self._key, "".join(self._pending)))
+            self._pending = []
+
+
+def mend_object(text: str) -> str | None:
+    """The JSON text of the one object that `text` holds, or None."""
+    stream = JsonStream()
+    segments = stream.feed(text)
+    if not stream.done or stream.rest.strip():
+        return None
+    return "".join(segment.text for segment in segments)
