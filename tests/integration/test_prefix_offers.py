@@ -1,0 +1,329 @@
+"""What reaches the SSD: bounded queues, back-pressure, states that must pay, free space, crashes.
+
+Caches without a model; a disk whose gate the test opens. No test waits for time to pass.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import ArraysCache, KVCache
+
+from swiftlm_engine.brain.prefix_index import Kind
+from swiftlm_engine.prefix.cache import Match, Miss, PrefixCache, Source
+from swiftlm_engine.prefix.fingerprint import Fingerprint
+from swiftlm_engine.prefix.namespace import FolderInUse
+from swiftlm_engine.prefix.ssd import SsdLimits, SsdTier
+from swiftlm_engine.prefix.writer import PosixDisk
+
+DIM = 64
+TOKEN_BYTES = 2 * DIM * 4
+STATE_BYTES = 64 * TOKEN_BYTES
+LONG = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu():
+    before = mx.default_device()
+    mx.set_default_device(mx.cpu)
+    yield
+    mx.set_default_device(before)
+
+
+class GatedDisk(PosixDisk):
+    def __init__(self, free: int = 1 << 50):
+        self.gate = threading.Event()
+        self.free = free
+        self.num_written = 0
+
+    def write(self, path, pieces):
+        assert self.gate.wait(LONG)
+        written = super().write(path, pieces)
+        self.num_written += written
+        return written
+
+    def free_bytes(self, folder):
+        return self.free
+
+
+@pytest.fixture
+def disk():
+    disk = GatedDisk()
+    yield disk
+    disk.gate.set()
+
+
+def plain(count: int = 0) -> list[KVCache]:
+    cache = KVCache()
+    if count:
+        cache.keys, cache.values = rows(count), rows(count)
+        cache.offset = count
+    return [cache]
+
+
+def rows(count: int) -> mx.array:
+    positions = mx.arange(count, dtype=mx.float32)[None, None, :, None]
+    return mx.contiguous(mx.broadcast_to(positions, (1, 1, count, DIM)))
+
+
+def hybrid(count: int = 0) -> list[KVCache | ArraysCache]:
+    state = ArraysCache(1)
+    if count:
+        state[0] = mx.full((1, STATE_BYTES // 4), float(count))
+    return [*plain(count), state]
+
+
+def tokens(first: int, count: int) -> list[int]:
+    return [first * 10_000 + i for i in range(count)]
+
+
+def open_cache(folder, disk, caches=plain, ram_tokens=10_000, clock=lambda: 0.0, **limits):
+    defaults = {"max_bytes": 1 << 30, "min_free_bytes": 0, "block_tokens": 32}
+    tier = SsdTier(folder, Fingerprint({}), caches, SsdLimits(**defaults | limits), clock, disk)
+    return PrefixCache(caches, ram_tokens * TOKEN_BYTES, tier)
+
+
+def length_on_disk(folder, prompt, caches=plain) -> int:
+    disk = GatedDisk()
+    disk.gate.set()
+    cache = open_cache(folder, disk, caches)
+    result = cache.match(prompt)
+    if isinstance(result, Match):
+        assert result.source is Source.SSD
+        keys, values = result.caches[0].keys_and_values()
+        expected = [float(i) for i in range(result.length)]
+        assert keys[0, 0, :, 0].tolist() == values[0, 0, :, -1].tolist() == expected
+    cache.close(LONG)
+    return result.length
+
+
+def test_queue_never_holds_more_than_its_limit_and_all_is_written_in_the_end(disk, tmp_path):
+    limit = 100 * TOKEN_BYTES
+    cache = open_cache(tmp_path, disk, queue_bytes=limit)
+    prompt = tokens(1, 1000)
+    cache.store(prompt, plain(1000))
+    assert 0 < cache.stats().ssd.queued_bytes <= limit
+    assert not cache.pump()
+    disk.gate.set()
+    assert cache.close(LONG)
+    assert cache.stats().ssd.dropped == {}
+    assert length_on_disk(tmp_path, [*prompt, 0]) == 1000
+
+
+def test_what_ram_evicts_before_the_queue_takes_it_is_dropped_and_counted(disk, tmp_path):
+    cache = open_cache(tmp_path, disk, ram_tokens=1000, queue_bytes=100 * TOKEN_BYTES)
+    cache.store(tokens(1, 600), plain(600))
+    cache.store(tokens(2, 600), plain(600))  # evicts the first
+    assert cache.stats().ssd.dropped == {"queue full": 1}
+    disk.gate.set()
+    assert cache.close(LONG)
+    assert 0 < length_on_disk(tmp_path, tokens(1, 600)) <= 100
+    assert length_on_disk(tmp_path, [*tokens(2, 600), 0]) == 600
+
+
+def test_waiting_offers_keep_no_array_that_the_ram_tier_let_go(disk, tmp_path):
+    cache = open_cache(tmp_path, disk, queue_bytes=TOKEN_BYTES)
+    before = mx.get_active_memory()
+    cache.store(tokens(1, 5000), plain(5000))
+    assert mx.get_active_memory() > before + 4000 * TOKEN_BYTES
+    cache.resize(0)
+    assert mx.get_active_memory() <= before + 100 * TOKEN_BYTES
+
+
+def test_closing_with_a_stuck_disk_keeps_its_deadline_and_frees_the_arrays(disk, tmp_path):
+    cache = open_cache(tmp_path, disk)
+    caches = plain(500)
+    array = weakref.ref(caches[0])
+    cache.store(tokens(1, 500), caches)
+    del caches
+    assert not cache.close(0.0)
+    assert array() is None
+    assert cache.nbytes == 0
+
+
+def test_growing_conversation_writes_every_token_once(disk, tmp_path):
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk)
+    for count in range(100, 1001, 100):
+        cache.store(tokens(1, count), plain(count))
+    assert cache.close(LONG)
+    assert 1000 * TOKEN_BYTES < disk.num_written < 1000 * TOKEN_BYTES * 1.2
+
+
+def test_states_are_written_only_as_tokens_pay_for_them(disk, tmp_path):
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk, hybrid)
+    for count in range(16, 641, 16):  # a state is worth 64 tokens
+        cache.store(tokens(1, count), hybrid(count))
+    cache._ssd.drain(LONG)
+    assert disk.num_written <= 2 * 640 * TOKEN_BYTES * 1.2
+    assert len(list(tmp_path.rglob("*.state"))) == 640 // 64
+    cache.close(LONG)
+
+
+def test_state_that_did_not_pay_is_saved_at_close(disk, tmp_path):
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk, hybrid)
+    for count in (64, 70, 80):
+        cache.store(tokens(1, count), hybrid(count))
+    cache._ssd.drain(LONG)
+    assert len(list(tmp_path.rglob("*.state"))) == 1
+    assert cache.close(LONG)
+    assert length_on_disk(tmp_path, [*tokens(1, 80), 0], hybrid) == 80
+    assert length_on_disk(tmp_path, tokens(1, 80), hybrid) == 70
+
+
+def test_state_that_did_not_pay_is_saved_when_ram_evicts_it(disk, tmp_path):
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk, hybrid, ram_tokens=300)
+    cache.store(tokens(1, 64), hybrid(64))
+    cache.store(tokens(1, 70), hybrid(70))
+    cache.store(tokens(2, 200), hybrid(200))  # evicts the first conversation
+    cache._ssd.drain(LONG)
+    assert cache.match([*tokens(1, 70), 0]).length == 70
+    cache.close(LONG)
+
+
+def test_system_state_is_written_at_once(disk, tmp_path):
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk, hybrid)
+    cache.store(tokens(1, 20), hybrid(20), Kind.SYSTEM)
+    cache._ssd.drain(LONG)
+    assert len(list(tmp_path.rglob("*.state"))) == 1
+    cache.close(LONG)
+
+
+def test_free_space_below_the_floor_evicts_then_drops(disk, tmp_path):
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk, min_free_bytes=1000)
+    cache.store(tokens(1, 64), plain(64))
+    cache._ssd.drain(LONG)
+    disk.free = 1000  # not one byte to spare
+    cache.store(tokens(2, 32), plain(32))
+    cache._ssd.drain(LONG)
+    assert cache.stats().ssd.num_evicted > 0
+    assert disk.num_written <= 100 * TOKEN_BYTES
+    disk.free = 0
+    cache.store(tokens(3, 320), plain(320))
+    assert cache.stats().ssd.dropped == {"directory full": 1}
+    cache.close(LONG)
+
+
+def test_least_recently_used_files_leave_first_and_age_survives_a_restart(disk, tmp_path):
+    disk.gate.set()
+    minute = [0.0]
+
+    def clock() -> float:
+        return minute[0] * 60.0
+
+    limit = 7 * 34 * TOKEN_BYTES
+    cache = open_cache(tmp_path, disk, clock=clock, max_bytes=limit)
+    for first in (1, 2, 3):
+        minute[0] += 1
+        cache.store(tokens(first, 64), plain(64))
+        cache._ssd.drain(LONG)
+        for path in tmp_path.rglob("*.kv"):  # written now, by this clock
+            if path.stat().st_mtime > 1e6:
+                os.utime(path, (clock(), clock()))
+    cache.close(LONG)
+    minute[0] = 10
+    cache = open_cache(tmp_path, disk, clock=clock, max_bytes=limit)
+    assert cache.match([*tokens(1, 64), 0]).length == 64
+    cache.close(LONG)
+    minute[0] = 20
+    cache = open_cache(tmp_path, disk, clock=clock, max_bytes=limit)
+    cache.store(tokens(4, 64), plain(64))
+    cache.close(LONG)
+    kept = {first: length_on_disk(tmp_path, [*tokens(first, 64), 0]) for first in (1, 2, 3, 4)}
+    assert kept[2] < 64
+    assert kept[1] == kept[4] == 64
+
+
+def test_clear_deletes_the_files(disk, tmp_path):
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk)
+    cache.store(tokens(1, 100), plain(100))
+    cache.clear()
+    cache._ssd.drain(LONG)
+    assert list(tmp_path.rglob("*.kv")) == []
+    assert isinstance(cache.match(tokens(1, 100)), Miss)
+    cache.close(LONG)
+
+
+def test_folder_serves_one_process_at_a_time(disk, tmp_path):
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk)
+    with pytest.raises(FolderInUse):
+        open_cache(tmp_path, disk)
+    cache.close(LONG)
+    open_cache(tmp_path, disk).close(LONG)
+
+
+def test_leftover_scratch_files_and_orphans_are_deleted_at_start(disk, tmp_path):
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk)
+    cache.store(tokens(1, 96), plain(96))
+    cache.close(LONG)
+    files = sorted(tmp_path.rglob("*.kv"), key=lambda p: p.stat().st_mtime_ns)
+    (files[0].parent / "0123.tmp").write_bytes(b"half a file")
+    files[0].unlink()
+    assert length_on_disk(tmp_path, tokens(1, 96)) == 0
+    assert [p.name for p in files[0].parent.iterdir()] == ["fingerprint.json"]
+
+
+def test_write_error_costs_the_file_and_what_hangs_on_it_only(tmp_path):
+    class FullDisk(GatedDisk):
+        num_left = 2
+
+        def write(self, path, pieces):
+            if self.num_left == 0:
+                raise OSError(28, "No space left on device")
+            self.num_left -= 1
+            return super().write(path, pieces)
+
+    disk = FullDisk()
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk)
+    cache.store(tokens(1, 160), plain(160))
+    cache._ssd.drain(LONG)
+    assert cache.stats().ssd.dropped["write failed"] >= 1
+    assert cache.match(tokens(1, 160)).source is Source.RAM
+    cache.close(LONG)
+    assert length_on_disk(tmp_path, tokens(1, 160)) == 64
+
+
+CHILD = """
+import sys
+sys.path[:0] = {path!r}
+import mlx.core as mx
+mx.set_default_device(mx.cpu)
+from pathlib import Path
+from test_prefix_offers import GatedDisk, open_cache, plain, tokens
+disk = GatedDisk()
+disk.gate.set()
+cache = open_cache(Path({folder!r}), disk)
+for count in range(50, 2000, 50):
+    cache.store(tokens(1, count), plain(count))
+    if count == 500:
+        assert cache._ssd.drain(30.0)
+        print("ready", flush=True)
+"""
+
+
+def test_killed_process_loses_only_what_was_not_yet_written(tmp_path):
+    here = Path(__file__).parent
+    script = textwrap.dedent(CHILD).format(path=[*sys.path, str(here)], folder=str(tmp_path))
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"ready\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait(LONG)
+    child.stdout.close()
+    assert length_on_disk(tmp_path, [*tokens(1, 2000), 0]) >= 500
