@@ -50,9 +50,11 @@ class KvStore:
         if self.limit is None:
             return round_up(total, GROWTH_TOKENS)
         if self.kind is LayerKind.CHUNKED:
-            # Trimmed to the chunk before each step, then grown by one stride.
-            room = round_up(total, GROWTH_TOKENS)
-            return room if total <= self.limit else min(room, self.limit + GROWTH_TOKENS)
+            # Trimmed to the chunk before a step and grown by one stride in it.
+            room, most = round_up(total, GROWTH_TOKENS), self.limit + GROWTH_TOKENS
+            if total <= self.limit + 1:
+                return room
+            return most if generated else min(room, most)
         # A rotating cache takes the prompt as it comes and then grows towards its window.
         return min(self.limit, prompt + round_up(generated, GROWTH_TOKENS))
 

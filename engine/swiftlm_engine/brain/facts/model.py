@@ -14,7 +14,7 @@ from .errors import LyingHeader
 from .families import head_size, kv_heads, layer_list
 from .kv import KvFormat, bytes_per_token, is_compressed, store_bytes
 from .layers import Layer, LayerKind
-from .quantisation import Packing, Quantisation, bits_per_weight, declared_packing, read_packings
+from .quantisation import Packing, Quantisation, declared_packing, read_packings
 from .safetensors import Tensor
 from .sorting import sort_weights
 from .weights import Part, Weights
@@ -140,9 +140,12 @@ def facts_from(config: Config, tensors: tuple[Tensor, ...]) -> ModelFacts:
     shape = _shape(config)
     _check_shapes(config, shape, by_name, packings)
     listed = layer_list(config)
-    sizes = {tensor.file: 0 for tensor in tensors}
+    weights = sort_weights(config, tensors, packings)
+    sizes: dict[str, int] = {}
     for tensor in tensors:
-        sizes[tensor.file] += tensor.nbytes
+        sizes[tensor.file.name] = sizes.get(tensor.file.name, 0) + tensor.nbytes
+    stored = sum(sizes.values())
+    logical = sum(amount.weights for amount in weights.parts.values())
     return ModelFacts(
         path=config.path.parent,
         model_type=config.model_type,
@@ -151,12 +154,12 @@ def facts_from(config: Config, tensors: tuple[Tensor, ...]) -> ModelFacts:
         layers=listed.layers,
         kv_assumed=listed.assumed,
         max_context=_max_context(config),
-        weights=sort_weights(config, tensors, packings),
+        weights=weights,
         quantisation=Quantisation(
-            declared_packing(config), packings, bits_per_weight(tensors, packings)
+            declared_packing(config), packings, 8 * stored / logical if logical else 0.0
         ),
         num_files=len(sizes),
-        checkpoint_bytes=sum(sizes.values()),
+        checkpoint_bytes=stored,
         fingerprint=_fingerprint(config, sizes),
     )
 
@@ -219,9 +222,9 @@ def _max_context(config: Config) -> int | None:
     return stated
 
 
-def _fingerprint(config: Config, sizes: Mapping[Path, int]) -> str:
+def _fingerprint(config: Config, sizes: Mapping[str, int]) -> str:
     """Changes when the config or the size of a weight file does; not a hash of the weights."""
     digest = hashlib.sha256(config.path.read_bytes() if config.path.exists() else b"")
     for file in sorted(sizes):
-        digest.update(f"{file.name}:{sizes[file]};".encode())
+        digest.update(f"{file}:{sizes[file]};".encode())
     return digest.hexdigest()[:16]

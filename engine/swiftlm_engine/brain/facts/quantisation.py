@@ -6,7 +6,7 @@ product bits x group size, so a config that claims something else is found out h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,9 @@ from .config import Config
 from .errors import BadConfig, LyingHeader
 from .safetensors import Tensor
 
+_NO_WEIGHTS = (".scales", ".biases", "_scales", "scale_inv", ".qzeros")
+# Two 4-bit codes to the byte (gpt-oss as published), eight to the word (GPTQ, AWQ).
+_CODES = {"U8": 2, "I32": 8}
 _BITS = (2, 3, 4, 5, 6, 8)
 
 
@@ -131,21 +134,10 @@ def _inferred(weight: Tensor, declared: Packing, product: int, scale_dtype: str)
     raise LyingHeader(weight.file, f"{weight.name}: {product} bits per group fit no packing")
 
 
-def bits_per_weight(tensors: Iterable[Tensor], packings: Mapping[str, Packing]) -> float:
-    """Bytes on disk over logical weights, in bits."""
-    total = weights = 0
-    for tensor in tensors:
-        total += tensor.nbytes
-        weights += logical_size(tensor, packings)
-    return 8 * total / weights if weights else 0.0
-
-
 def logical_size(tensor: Tensor, packings: Mapping[str, Packing]) -> int:
     """Weights a tensor stands for; scales, biases and zero points stand for none."""
-    name = tensor.name
-    if name.endswith((".scales", ".biases", "_scales", "scale_inv", ".qzeros")):
+    if tensor.name.endswith(_NO_WEIGHTS):
         return 0
-    if tensor.dtype == "U32" and (packing := packings.get(name.removesuffix(".weight"))):
+    if tensor.dtype == "U32" and (packing := packings.get(tensor.name.removesuffix(".weight"))):
         return tensor.size * 32 // packing.bits
-    # Two 4-bit codes to the byte (gpt-oss as published), eight to the word (GPTQ, AWQ).
-    return tensor.size * {"U8": 2, "I32": 8}.get(tensor.dtype, 1)
+    return tensor.size * _CODES.get(tensor.dtype, 1)

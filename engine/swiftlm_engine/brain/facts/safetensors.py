@@ -10,6 +10,7 @@ import json
 import math
 import struct
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from .errors import LyingHeader, MissingFile, TruncatedFile
@@ -24,6 +25,8 @@ BITS = {
     "U64": 64, "I64": 64, "F64": 64, "C64": 64,
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 }  # fmt: skip
+
+_BY_PLACE = attrgetter("offset", "nbytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ def _tensor(path: Path, name: str, entry: object, data_start: int) -> Tensor:
         numbers = [begin, end, *shape]
     except (TypeError, KeyError, ValueError) as error:
         raise LyingHeader(path, f"{path.name}: the entry of {name} is malformed") from error
-    if any(type(n) is not int or n < 0 for n in numbers):
+    if not all(map(_is_size, numbers)):
         raise LyingHeader(path, f"{path.name}: {name} has a negative or fractional size")
     nbytes = (math.prod(shape) * bits + 7) // 8
     if end - begin != nbytes:
@@ -104,9 +107,13 @@ def _tensor(path: Path, name: str, entry: object, data_start: int) -> Tensor:
     return Tensor(name, dtype, tuple(shape), path, data_start + begin, nbytes)
 
 
+def _is_size(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
 def _check_layout(path: Path, tensors: list[Tensor], data_start: int, file_bytes: int) -> None:
     end = data_start
-    for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):
+    for tensor in sorted(tensors, key=_BY_PLACE):
         if tensor.offset != end:
             raise LyingHeader(path, f"{path.name}: {tensor.name} overlaps or leaves a hole")
         end += tensor.nbytes

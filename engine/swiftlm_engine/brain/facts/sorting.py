@@ -29,6 +29,7 @@ _NUMBERED = re.compile(r"\.experts\.(\d+)\.")
 _FLOATS = {"F16": 2, "BF16": 2, "F32": 4, "F64": 8}
 # An fp8 checkpoint is widened to bfloat16 by mlx-lm's sanitize, unless it is mxfp8 in disguise.
 _WIDENED = frozenset({"F8_E4M3", "F8_E5M2"})
+_LEAVES = frozenset({"weight", "scales", "biases", "bias"})
 _EXPERT_COUNT = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts",
                  "num_routed_experts")  # fmt: skip
 _EXPERTS_USED = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk",
@@ -73,38 +74,46 @@ class _Sorter:
         self._first_shared = self._num_layers - shared
         self._tied = config.flag("tie_word_embeddings")
         self._num_experts = config.maybe(*_EXPERT_COUNT) or 0
-        self._parts = {part: _Tally() for part in Part}
-        self._layers: dict[int, _Tally] = {}
-        self._experts: dict[int, _Tally] = {}
+        self._tallies: dict[tuple[Part, int | None], _Tally] = {}
+        self._places: dict[str, tuple[Part, int | None]] = {}
         self._largest = 0
 
     def add(self, tensor: Tensor, packings: Mapping[str, Packing]) -> None:
-        part, layer = self._place(tensor)
+        # Weight, scales and biases of a module go to one place; its name is looked at once.
+        module, _, leaf = tensor.name.rpartition(".")
+        key = module if leaf in _LEAVES else tensor.name
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = self._place(tensor)
         floats, nbytes = self._floats(tensor)
-        weights = logical_size(tensor, packings)
-        self._parts[part].add(floats, nbytes, weights)
-        if part is Part.VISION or part is Part.UNUSED:
-            return
-        self._largest = max(self._largest, nbytes)
-        if layer is not None:
-            self._layers.setdefault(layer, _Tally()).add(floats, nbytes, weights)
+        tally = self._tallies.get(place)
+        if tally is None:
+            tally = self._tallies[place] = _Tally()
+        tally.add(floats, nbytes, logical_size(tensor, packings))
+        part = place[0]
         if part is Part.EXPERTS:
             self._check_experts(tensor)
-            self._experts.setdefault(layer or 0, _Tally()).add(floats, nbytes, weights)
+        if nbytes > self._largest and part is not Part.VISION and part is not Part.UNUSED:
+            self._largest = nbytes
 
     def weights(self) -> Weights:
+        parts, experts, layers = dict.fromkeys(Part, Amount()), {}, dict[int, int]()
+        for (part, layer), tally in self._tallies.items():
+            amount = tally.amount()
+            parts[part] += amount
+            if part is Part.EXPERTS:
+                experts[layer or 0] = amount
+            if layer is not None and part is not Part.UNUSED:
+                layers[layer] = layers.get(layer, 0) + amount.bytes_as()
         used = self._config.maybe(*_EXPERTS_USED) or self._num_experts
-        head = self._parts[Part.HEAD]
         return Weights(
-            parts={part: tally.amount() for part, tally in self._parts.items()},
-            experts=tuple(Experts(n, self._experts[n].amount()) for n in sorted(self._experts)),
-            num_experts=self._num_experts if self._experts else 0,
-            experts_per_token=min(used, self._num_experts) if self._experts else 0,
-            tied=not head.weights,
+            parts=parts,
+            experts=tuple(Experts(layer, experts[layer]) for layer in sorted(experts)),
+            num_experts=self._num_experts if experts else 0,
+            experts_per_token=min(used, self._num_experts) if experts else 0,
+            tied=not parts[Part.HEAD].weights,
             largest_tensor_bytes=self._largest,
-            largest_layer_bytes=max(
-                (t.amount().bytes_as() for t in self._layers.values()), default=0
-            ),
+            largest_layer_bytes=max(layers.values(), default=0),
         )
 
     def _place(self, tensor: Tensor) -> tuple[Part, int | None]:

@@ -31,7 +31,8 @@ def _single_changes(fitter: Fitter, refused: Candidate) -> Iterator[str]:
         yield "--kv turbo"
     if (width := _widest(fitter, settings.parallel)) is not None:
         yield f"--parallel {width}"
-    if (context := _longest(fitter, request)) is not None:
+    context = _longest(fitter, request)
+    if context is not None and context != request.context:
         yield f"--ctx {context}"
     if fitter.facts.moe and request.stream is Toggle.OFF:
         streamed = replace(request, stream=Toggle.AUTO, expert_slots=None)
@@ -73,7 +74,8 @@ def _all_together(fitter: Fitter, refused: Candidate) -> Iterator[str]:
         flags.insert(0, "--stream-experts on")
     context = _longest(replace(fitter, request=request), request)
     if context is not None:
-        yield " ".join([*flags, f"--ctx {context}"])
+        flags += [] if context == request.context else [f"--ctx {context}"]
+        yield " ".join(flags)
         return
     binding, room = fitter.headroom(refused.need)
     if binding.covers is not Covers.BUFFER:
@@ -94,12 +96,11 @@ def _widest(fitter: Fitter, parallel: int) -> int | None:
 
 def _longest(fitter: Fitter, request: PlanRequest) -> int | None:
     most = request.context or fitter.facts.max_context or MIN_CONTEXT
-    found = longest_context(
+    return longest_context(
         lambda context: _fits(fitter, replace(request, context=context)),
         least=min(_SHORT_CONTEXT, most),
         most=most,
     )
-    return found if found != request.context else None
 
 
 def _fits(fitter: Fitter, request: PlanRequest) -> bool:

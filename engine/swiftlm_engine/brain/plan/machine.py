@@ -19,7 +19,7 @@ RECLAIMABLE = "reclaimable now"
 _UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": GB, "t": 10**12,
           "kb": 10**3, "mb": 10**6, "gb": GB, "tb": 10**12,
           "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z%]*)\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z%]*)\s*", re.IGNORECASE | re.ASCII)
 
 
 class Accelerator(StrEnum):
