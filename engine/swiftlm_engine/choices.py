@@ -27,7 +27,6 @@ class ChoiceFactory:
     texts: TokenTexts
     eos_ids: frozenset[int]
     vocab_size: int
-    kv_bytes: Callable[[int, int], int]  # price for so many prompt and new tokens
     needs_checkpoints: bool  # some layer cannot go back to an earlier position
 
     def __call__(self, prepared: Prepared, arrived_at: float) -> list[Choice]:
@@ -43,7 +42,6 @@ class ChoiceFactory:
             arrived_at,
             boundaries=self._boundaries(prompt),
             deadline_at=None if job.deadline_s is None else arrived_at + job.deadline_s,
-            kv_bytes=self.kv_bytes(len(prompt.token_ids), prepared.max_tokens),
         )
         ends = self._end_ids(prepared)
         row = Row(

@@ -47,7 +47,8 @@ class Row:
     banned_ids: mx.array | None = None  # never sampled while min_tokens are not reached
     min_tokens: int = 0
     forced_ids: list[int] = field(default_factory=list)  # take the place of what was sampled
-    fresh: bool = True  # its pending input is the prompt's last token
+    fresh: bool = True  # its pending input is a token that was known when it joined
+    num_read: int = 0  # tokens read since it joined
     logprobs: PendingLogprobs | None = None  # of the pending input
 
 
@@ -82,8 +83,8 @@ class DecodeBatch:
 
     @property
     def has_fresh(self) -> bool:
-        """Some row's first token has been dispatched or is due, but not been read."""
-        return any(not row.sequence.output_ids for row in self._rows)
+        """Some row's first token since it joined has been dispatched or is due, but not read."""
+        return any(row.num_read == 0 for row in self._rows)
 
     def caches_nbytes(self) -> int:
         every = [*self._caches, *(c for caches in self._separate for c in caches)]
@@ -91,7 +92,7 @@ class DecodeBatch:
 
     def add(self, row: Row, caches: Caches) -> None:
         """Takes over the caches, which hold all but the last prompt token."""
-        first = mx.array(row.sequence.prompt_ids[-1:], dtype=mx.int32)
+        first = mx.array(row.sequence.prefill_ids[-1:], dtype=mx.int32)
         self._inputs = first if self._inputs is None else mx.concatenate([self._inputs, first])
         self._mergeable = self._mergeable and all(hasattr(c, "merge") for c in caches)
         if not self._mergeable:
@@ -118,6 +119,14 @@ class DecodeBatch:
         del self._rows[at]
         assert self._inputs is not None
         self._inputs = self._inputs[mx.array(keep)] if keep else None
+        return caches
+
+    def preempt(self, row: Row) -> Caches:
+        """Takes a row out so that it can be added again and go on as if nothing had happened."""
+        caches = self.remove(row)
+        if not row.fresh or row.sequence.output_ids:
+            row.sampling.rewind()
+        row.fresh, row.num_read, row.logprobs = True, 0, None
         return caches
 
     def clear(self) -> None:
@@ -212,6 +221,7 @@ class DecodeBatch:
                 row.fresh = False
                 continue
             row.sequence.output_ids.append(token_id)
+            row.num_read += 1
             if lazy is None:
                 tokens.append(RowToken(row, token_id))
             else:

@@ -66,10 +66,13 @@ class Engine:
         make_choices: ChoiceMaker,
         emit: Callable[[list[Event]], None],
         clock: Callable[[], float] = time.monotonic,
+        kv_budget_bytes: int = 0,
     ) -> None:
-        """`emit` is called on the engine thread, before anything slow follows."""
+        """`emit` is called on the engine thread, before anything slow follows. A budget of 0 is
+        unlimited."""
         self.scheduler = scheduler
         self.runner = runner
+        self.kv_budget_bytes = kv_budget_bytes
         self.counters = Counters()
         self._make_choices = make_choices
         self._emit = emit
@@ -87,18 +90,16 @@ class Engine:
         return tuple(self._choices.values())
 
     def submit(self, prepared: Prepared) -> None:
-        """Queues a job; a full queue answers it at once."""
+        """Queues a job. Raises `EngineFault` when the line is full or it can never fit."""
         job = prepared.job
         choices = self._make_choices(prepared, self._clock())
+        self._check_memory(choices[0].sequence)
         try:
             self.scheduler.add([choice.sequence for choice in choices])
         except QueueFull as full:
             wait = round(full.retry_after_s)
-            fault = EngineFault(
-                FaultKind.BUSY, f"{full}; try again in {wait} s", retry_after_s=wait
-            )
-            self._emit([failure(job.request_id, i, fault) for i in range(job.n)])
-            return
+            message = f"{full}; try again in {wait} s"
+            raise EngineFault(FaultKind.BUSY, message, retry_after_s=wait) from full
         self.counters.requests += 1
         self.runner.set_salt(job.request_id, None if job.no_cache else job.cache_salt.encode())
         for choice in choices:
@@ -112,6 +113,9 @@ class Engine:
         plan = self.scheduler.plan()
         for sequence in plan.gone:
             self._leave(sequence)
+        for sequence in plan.preempted:
+            log.info("request %s gives its memory back and waits", sequence.request_id)
+            self.runner.preempt(sequence)
         try:
             result = self._run(plan)
         except RuntimeError as error:
@@ -144,7 +148,8 @@ class Engine:
         rows = {row.sequence.key for row in self.runner.batch.rows}
         for sequence in plan.decode:
             if sequence.key not in rows:
-                self._announce(sequence)
+                if not sequence.output_ids:
+                    self._announce(sequence)
                 self.runner.start_decode(self._choices[sequence.key].row)
 
     def _decode(self) -> tuple[list[tuple[Sequence, FinishReason]], int]:
@@ -233,8 +238,26 @@ class Engine:
                 f"the request's deadline passed after {len(sequence.output_ids)} tokens",
             )
             self._emit([failure(sequence.request_id, sequence.index, fault)])
+        elif sequence.finish_reason is FinishReason.MEMORY:
+            fault = self._no_memory(sequence, len(sequence.output_ids) + 1)
+            self._emit([failure(sequence.request_id, sequence.index, fault)])
         else:
             self._emit(choice.close(FinishReason.ABORT, self._clock()))
+
+    def _check_memory(self, sequence: Sequence) -> None:
+        if self.scheduler.first_price(sequence) > self.kv_budget_bytes > 0:
+            raise self._no_memory(sequence, min(sequence.max_tokens, 1))
+
+    def _no_memory(self, sequence: Sequence, new_tokens: int) -> EngineFault:
+        tokens = len(sequence.prompt_ids) + new_tokens
+        needed = self.scheduler.first_price(sequence)
+        short = max(0, needed - self.kv_budget_bytes)
+        return EngineFault(
+            FaultKind.NOT_ENOUGH_MEMORY,
+            f"{tokens} tokens need {needed / 1e9:.2f} GB of KV cache, the budget is "
+            f"{self.kv_budget_bytes / 1e9:.2f} GB, {short / 1e9:.2f} GB short; shorten the prompt, "
+            "or load the model with --kv k4v3 or a larger --memory-budget",
+        )
 
     def _fail_step(self, error: RuntimeError) -> None:
         """The device refused a step: what was running ends, what waits goes on."""

@@ -55,7 +55,7 @@ class Runner:
         salt = self._salts.get(sequence.request_id, b"")
         if salt is None:
             return self._open_cold(sequence, "cache off for this request")
-        found = self._prefix.match(sequence.prompt_ids, salt)
+        found = self._prefix.match(sequence.prefill_ids, salt)
         if not isinstance(found, Match):
             return self._open_cold(sequence, found.reason.value)
         self._prefilling[sequence.key] = found.caches
@@ -72,7 +72,7 @@ class Runner:
         started = time.perf_counter()
         sequence = chunk.sequence
         caches = self._prefilling[sequence.key]
-        ids = sequence.prompt_ids[chunk.start : chunk.start + chunk.count]
+        ids = sequence.prefill_ids[chunk.start : chunk.start + chunk.count]
         with mx.stream(self._stream):
             self._model(mx.array([ids], dtype=mx.int32), cache=caches)
             mx.eval([c.state for c in caches])
@@ -100,6 +100,18 @@ class Runner:
             if cached_ids:
                 self._prefix.store(cached_ids, caches, Kind.TURN, salt)
         self.notes.pop(sequence.key, None)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Takes the caches of a sequence that waits again; it finds them in the prefix cache, if
+        there is room."""
+        row = next((r for r in self.batch.rows if r.sequence is sequence), None)
+        if row is None:
+            self._prefilling.pop(sequence.key, None)
+            return
+        caches = self.batch.preempt(row)
+        salt = self._salts.get(sequence.request_id, b"")
+        if salt is not None:
+            self._prefix.store(sequence.prefill_ids, caches, Kind.TURN, salt)
 
     def forget_request(self, request_id: str) -> None:
         self._salts.pop(request_id, None)

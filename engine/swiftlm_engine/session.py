@@ -22,6 +22,7 @@ from swiftlm_engine.kv import KvCaches, choose_caches
 from swiftlm_engine.loader import LoadedWeights, Report, load_weights
 from swiftlm_engine.options import EngineOptions
 from swiftlm_engine.prefix.cache import PrefixCache
+from swiftlm_engine.prefix_tiers import open_prefix_cache
 from swiftlm_engine.prepare import Prepared, Preparer, Rendered
 from swiftlm_engine.runner import Runner
 from swiftlm_engine.text.messages import Chat
@@ -106,7 +107,7 @@ def _assemble(
     tokenizer = weights.tokenizer
     model_type = str(weights.config.get("model_type", ""))
     text = ModelText(tokenizer, options.template_kwargs)
-    prefix = PrefixCache(kv.make, options.prefix_cache_bytes)
+    prefix = open_prefix_cache(options, kv, text.template.source)
     context = _context(options, kv.facts)
     parallel = options.parallel or DEFAULT_PARALLEL
     limits = Limits(
@@ -117,16 +118,15 @@ def _assemble(
     )
     runner = Runner(weights.model, kv.make, prefix, stream)
     gate: Gate = BudgetGate(options.kv_budget_bytes) if options.kv_budget_bytes else OpenGate()
-    scheduler = Scheduler(limits, time.monotonic, gate, runner.open)
+    scheduler = Scheduler(limits, time.monotonic, gate, runner.open, kv.price)
     factory = ChoiceFactory(
         lambda prepared: _parser(text, prepared),
         text.texts,
         frozenset(tokenizer.eos_token_ids),
         vocab_size,
-        kv_bytes=kv.price,
         needs_checkpoints=kv.needs_checkpoints,
     )
-    engine = Engine(scheduler, runner, factory, emit)
+    engine = Engine(scheduler, runner, factory, emit, kv_budget_bytes=options.kv_budget_bytes)
     preparer = Preparer(
         tokenizer,
         lambda job, chat: _render(text, job, chat),

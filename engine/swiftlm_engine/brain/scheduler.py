@@ -8,9 +8,12 @@
 4. The next chunk goes to the sequence with the lowest score: tokens left to prefill, minus
    `ageing` times the tokens that could have been prefilled while it waited. Short ones overtake;
    nobody starves.
-5. A sequence is admitted when the gate grants its KV bytes; memory that cannot be had now is
-   waited for, and a later, smaller request may pass the one that waits until it has aged.
-6. Aborted and overdue sequences leave at the start of the next step, whatever they are doing.
+5. A sequence is admitted when the gate grants its KV bytes: those of its prompt and of the next
+   `reserve_tokens` it may decode. Memory that cannot be had now is waited for, and a smaller
+   request may pass the one that waits.
+6. A decoding sequence that outgrows its reservation asks the gate for the next step; when there is
+   nothing left, the youngest one gives its memory back and waits again (it loses no text).
+7. Aborted and overdue sequences leave at the start of the next step, whatever they are doing.
 """
 
 from __future__ import annotations
@@ -41,6 +44,9 @@ class Gate(Protocol):
     def grant(self, kv_bytes: int) -> bool: ...
 
     def release(self, kv_bytes: int) -> None: ...
+
+
+Price = Callable[[int, int], int]  # KV bytes for so many prompt and new tokens
 
 
 class OpenGate:
@@ -77,6 +83,7 @@ class Limits:
     prefill_chunk: int = 2048
     slice_s: float = 0.25
     ageing: float = 0.5
+    reserve_tokens: int = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +97,17 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What one step does, in this order: drop `gone`, decode `decode`, prefill `chunk`."""
+    """What one step does, in this order: drop `gone`, take the caches of `preempted`, decode
+    `decode`, prefill `chunk`."""
 
     gone: tuple[Sequence, ...] = ()
+    preempted: tuple[Sequence, ...] = ()
     decode: tuple[Sequence, ...] = ()
     chunk: Chunk | None = None
 
     @property
     def idle(self) -> bool:
-        return not (self.gone or self.decode or self.chunk)
+        return not (self.gone or self.preempted or self.decode or self.chunk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +130,7 @@ class Scheduler:
         clock: Callable[[], float],
         gate: Gate | None = None,
         open_sequence: Callable[[Sequence], int] = lambda _: 0,
+        price: Price = lambda prompt, new: 0,
     ) -> None:
         """`open_sequence` gives an admitted sequence its KV caches and returns how many prompt
         tokens a prefix hit spares it."""
@@ -130,6 +140,7 @@ class Scheduler:
         self._clock = clock
         self._gate: Gate = gate if gate is not None else OpenGate()
         self._open = open_sequence
+        self._price = price
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []  # hold KV: prefilling or decoding
         self._aborted: set[str] = set()
@@ -162,9 +173,10 @@ class Scheduler:
 
     def plan(self) -> StepPlan:
         gone = self._collect_gone()
+        starved, preempted = self._grow()
         chunk = self._next_chunk()
         decode = tuple(s for s in self._running if s.phase is Phase.DECODING)
-        return StepPlan(gone, decode, chunk)
+        return StepPlan((*gone, *starved), preempted, decode, chunk)
 
     def apply(self, plan: StepPlan, result: StepResult) -> None:
         """Takes the step's outcome in; after this the next plan can be made."""
@@ -222,6 +234,54 @@ class Scheduler:
         elif sequence in self._running:
             self._running.remove(sequence)
             self._gate.release(sequence.kv_bytes)
+            sequence.kv_bytes = sequence.reserved_tokens = 0
+
+    # -- memory
+
+    def first_price(self, sequence: Sequence) -> int:
+        """KV bytes that must be free before it can start."""
+        new = min(sequence.max_tokens, self._first_reserve(sequence))
+        return self._price(len(sequence.prompt_ids), new)
+
+    def _first_reserve(self, sequence: Sequence) -> int:
+        return sequence.num_resumed + self.limits.reserve_tokens
+
+    def _grow(self) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Extends reservations before they are outgrown: who ends for want of memory, who waits."""
+        starved: list[Sequence] = []
+        preempted: list[Sequence] = []
+        for sequence in [s for s in self._running if s.phase is Phase.DECODING]:
+            # One token is pending on the device and one more is dispatched in this step.
+            while sequence in self._running and self._outgrows(sequence):
+                if self._extend(sequence):
+                    continue
+                if len(self._running) == 1:
+                    sequence.finish(FinishReason.MEMORY, self._clock())
+                    self._release(sequence)
+                    starved.append(sequence)
+                else:
+                    preempted.append(self._preempt_youngest())
+        return tuple(starved), tuple(preempted)
+
+    @staticmethod
+    def _outgrows(sequence: Sequence) -> bool:
+        needed = min(len(sequence.output_ids) + 2, sequence.max_tokens)
+        return needed > sequence.reserved_tokens
+
+    def _extend(self, sequence: Sequence) -> bool:
+        new = min(sequence.reserved_tokens + self.limits.reserve_tokens, sequence.max_tokens)
+        kv_bytes = self._price(len(sequence.prompt_ids), new)
+        if not self._gate.grant(kv_bytes - sequence.kv_bytes):
+            return False
+        sequence.kv_bytes, sequence.reserved_tokens = kv_bytes, new
+        return True
+
+    def _preempt_youngest(self) -> Sequence:
+        victim = max(self._running, key=lambda s: s.started_at or 0.0)
+        self._release(victim)
+        victim.preempt()
+        self._waiting.append(victim)
+        return victim
 
     # -- prefill
 
@@ -244,13 +304,17 @@ class Scheduler:
     def _admit(self, sequence: Sequence, now: float) -> bool:
         if len(self._running) >= self.limits.parallel:
             return False
-        if not self._gate.grant(sequence.kv_bytes):
+        kv_bytes = self.first_price(sequence)
+        if not self._gate.grant(kv_bytes):
             return False
+        sequence.kv_bytes = kv_bytes
+        sequence.reserved_tokens = min(sequence.max_tokens, self._first_reserve(sequence))
         self._waiting.remove(sequence)
         self._running.append(sequence)
         sequence.phase = Phase.PREFILLING
-        sequence.started_at = now
-        sequence.cached = sequence.prefilled = self._open(sequence)
+        sequence.prefilled = self._open(sequence)
+        if sequence.started_at is None:
+            sequence.started_at, sequence.cached = now, sequence.prefilled
         self._advance(sequence, 0, 0.0, now)
         return True
 

@@ -2,6 +2,8 @@
 
 Invariants: `0 <= prefilled <= num_prefill`; a sequence is decoding only when `prefilled ==
 num_prefill`; it finishes once and never leaves `FINISHED`.
+
+A preempted sequence waits again: what it has decoded so far is then prefilled like a prompt.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ class FinishReason(Enum):
     TOOL_CALLS = "tool_calls"
     ABORT = "abort"
     DEADLINE = "deadline"
+    MEMORY = "memory"
     ERROR = "error"
 
 
@@ -42,7 +45,9 @@ class Sequence:
     arrived_at: float
     boundaries: tuple[int, ...] = ()  # prefill pauses here, so that a checkpoint can be stored
     deadline_at: float | None = None
-    kv_bytes: int = 0  # what admission reserves for it
+    kv_bytes: int = 0  # reserved for it at the gate
+    reserved_tokens: int = 0  # new tokens that the reservation covers
+    num_resumed: int = 0  # decoded tokens that were in the cache before it was preempted
     phase: Phase = Phase.WAITING
     prefilled: int = 0
     cached: int = 0
@@ -59,8 +64,13 @@ class Sequence:
         return (self.request_id, self.index)
 
     @property
+    def prefill_ids(self) -> list[int]:
+        """Prompt, and after a preemption what had been decoded by then."""
+        return self.prompt_ids + self.output_ids[: self.num_resumed]
+
+    @property
     def num_prefill(self) -> int:
-        return len(self.prompt_ids) - 1
+        return len(self.prompt_ids) + self.num_resumed - 1
 
     @property
     def remaining_prefill(self) -> int:
@@ -72,6 +82,12 @@ class Sequence:
         if at < len(self.boundaries):
             return min(self.boundaries[at], self.num_prefill)
         return self.num_prefill
+
+    def preempt(self) -> None:
+        """Gives up its caches and waits again."""
+        self.phase = Phase.WAITING
+        self.num_resumed = len(self.output_ids)
+        self.prefilled = 0
 
     def finish(self, reason: FinishReason, now: float) -> None:
         if self.phase is Phase.FINISHED:

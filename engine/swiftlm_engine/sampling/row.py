@@ -40,6 +40,7 @@ class RowSampling:
         self._counts = mx.zeros((vocab_size,)) if self._counts_matter else None
         self._bias = _bias_vector(settings, vocab_size)
         self._seen_prompt_end = False
+        self._replaying = False
 
     @property
     def _counts_matter(self) -> bool:
@@ -52,11 +53,12 @@ class RowSampling:
 
     def adjust(self, logits: mx.array, fed: mx.array) -> mx.array:
         """Logits (1, V) with bias and penalties; `fed` (1,) is the token these logits follow."""
+        replaying, self._replaying = self._replaying, False
         if self._history is not None and self._repetition is not None:
-            history = self._history.update_and_fetch(fed)
-            logits = self._repetition(history, logits)
+            known = self._history.tokens if replaying else self._history.update_and_fetch(fed)
+            logits = self._repetition(known, logits)
         if self._counts is not None:
-            if self._seen_prompt_end:  # the first fed token is the prompt's last, not output
+            if self._seen_prompt_end and not replaying:  # the first fed token is no output
                 self._counts = self._counts.at[fed].add(1.0)
             self._seen_prompt_end = True
             penalty = self.settings.frequency_penalty * self._counts
@@ -65,6 +67,11 @@ class RowSampling:
         if self._bias is not None:
             logits = logits + self._bias.astype(logits.dtype)
         return logits
+
+    def rewind(self) -> None:
+        """The last draw is thrown away unread; its token is fed and drawn once more."""
+        self._position -= 1
+        self._replaying = True
 
     def next_key(self) -> mx.array:
         """The key of this row's next draw, a function of seed and position alone."""

@@ -70,9 +70,9 @@ class Machine:
         self.finished[row.request_id] = self.finished.get(row.request_id, 0) + 1
 
 
-def machine(gate=None, **limits) -> tuple[Machine, Scheduler, Clock]:
+def machine(gate=None, price=lambda prompt, new: 0, **limits):
     clock = Clock()
-    scheduler = Scheduler(Limits(**limits), clock, gate)
+    scheduler = Scheduler(Limits(**limits), clock, gate, price=price)
     return Machine(scheduler, clock), scheduler, clock
 
 
@@ -83,7 +83,6 @@ timelines = st.lists(
         st.integers(0, 30),  # arrives before this step
         st.one_of(st.none(), st.integers(0, 60)),  # aborted before this step
         st.one_of(st.none(), st.floats(0.01, 5.0)),  # deadline in seconds
-        st.integers(0, 50),  # KV bytes
     ),
     max_size=25,
 )
@@ -92,16 +91,24 @@ timelines = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(timelines, st.integers(1, 5), st.integers(0, 8))
 def test_every_sequence_ends_exactly_once_and_nothing_leaks(timeline, parallel, max_queue):
-    gate = BudgetGate(60)
-    m, scheduler, clock = machine(gate, parallel=parallel, max_queue=max_queue, prefill_chunk=64)
+    # Every prompt fits alone, several do not fit together with all they may decode.
+    gate = BudgetGate(310)
+    m, scheduler, clock = machine(
+        gate,
+        price=lambda prompt, new: prompt + new,
+        parallel=parallel,
+        max_queue=max_queue,
+        prefill_chunk=64,
+        reserve_tokens=3,
+    )
     refused = set()
     for step in range(62):
-        for i, (prompt, max_tokens, arrives, _, deadline, kv) in enumerate(timeline):
+        for i, (prompt, max_tokens, arrives, _, deadline) in enumerate(timeline):
             if arrives == step:
                 due = None if deadline is None else clock.now + deadline
                 new = sequence(
                     f"r{i}", prompt, now=clock.now, max_tokens=max_tokens,
-                    deadline_at=due, kv_bytes=kv,
+                    deadline_at=due,
                 )  # fmt: skip
                 try:
                     scheduler.add([new])
@@ -176,8 +183,8 @@ def test_choices_of_one_request_are_queued_all_or_none():
 
 def test_memory_that_cannot_be_had_is_waited_for():
     gate = BudgetGate(100)
-    m, scheduler, _ = machine(gate, parallel=4)
-    scheduler.add([sequence("a", 10, kv_bytes=80), sequence("b", 10, kv_bytes=80)])
+    m, scheduler, _ = machine(gate, price=lambda prompt, new: 80, parallel=4)
+    scheduler.add([sequence("a", 10), sequence("b", 10)])
     m.step()
     assert [s.request_id for s in scheduler.running] == ["a"]
     m.run()
@@ -217,3 +224,30 @@ def test_abort_ends_a_sequence_in_any_phase(phase):
     assert plan.gone == (target,)
     assert target.finish_reason is FinishReason.ABORT
     assert not scheduler.abort("target")
+
+
+def test_youngest_gives_its_memory_back_when_an_older_one_outgrows_its_reservation():
+    gate = BudgetGate(60)
+    m, scheduler, _ = machine(gate, price=lambda prompt, new: prompt + new, reserve_tokens=5)
+    old = sequence("old", 10, max_tokens=40)
+    young = sequence("young", 10, max_tokens=40)
+    scheduler.add([old])
+    m.step()
+    scheduler.add([young])
+    while young.phase is not Phase.WAITING or not young.output_ids:
+        m.step()
+    assert young.num_resumed == len(young.output_ids) > 0
+    m.run()
+    assert m.finished == {"old": 1, "young": 1}
+    assert len(old.output_ids) == len(young.output_ids) == 40
+    assert gate.reserved_bytes == 0
+
+
+def test_sequence_that_outgrows_all_memory_alone_ends_for_want_of_memory():
+    gate = BudgetGate(30)
+    m, scheduler, _ = machine(gate, price=lambda prompt, new: prompt + new, reserve_tokens=5)
+    only = sequence("only", 10, max_tokens=100)
+    scheduler.add([only])
+    m.run()
+    assert only.finish_reason is FinishReason.MEMORY
+    assert gate.reserved_bytes == 0

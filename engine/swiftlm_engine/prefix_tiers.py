@@ -1,0 +1,36 @@
+"""Opens the prefix cache with the tiers that the options ask for."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from swiftlm_engine.kv import KvCaches
+from swiftlm_engine.options import EngineOptions
+from swiftlm_engine.prefix.cache import PrefixCache
+from swiftlm_engine.prefix.fingerprint import fingerprint_of
+from swiftlm_engine.prefix.namespace import FolderInUse
+from swiftlm_engine.prefix.ssd import SsdLimits, SsdTier
+
+log = logging.getLogger(__name__)
+
+
+def open_prefix_cache(options: EngineOptions, kv: KvCaches, template: str) -> PrefixCache:
+    """RAM only when no folder was given, or when it cannot be used (said in the log)."""
+    return PrefixCache(kv.make, options.prefix_cache_bytes, _ssd_tier(options, kv, template))
+
+
+def _ssd_tier(options: EngineOptions, kv: KvCaches, template: str) -> SsdTier | None:
+    if options.prefix_cache_dir is None or not options.prefix_cache_bytes:
+        return None
+    fingerprint = fingerprint_of(
+        options.folder, template=template, kv_format=f"{kv.kv.value}/{kv.dtype}"
+    )
+    root = options.prefix_cache_dir / re.sub(r"[^A-Za-z0-9._-]+", "--", options.model)
+    try:
+        return SsdTier(
+            root, fingerprint, kv.make, SsdLimits(max_bytes=options.prefix_cache_dir_bytes)
+        )
+    except (FolderInUse, OSError) as error:
+        log.warning("the prefix cache stays in memory: %s", error)
+        return None

@@ -1,0 +1,70 @@
+"""Memory of sequences: a preempted one loses no token, one that can never fit is told the sum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from engine_harness import EngineHarness
+from tiny_models import make_model
+
+from swiftlm_engine.generation import EndReason, EngineFault, FaultKind, GenerateJob
+from swiftlm_engine.sampling.settings import SamplingSettings
+
+SETTINGS = {
+    "greedy": SamplingSettings(temperature=0.0),
+    "sampled": SamplingSettings(temperature=1.0, seed=7),
+    "penalised": SamplingSettings(
+        temperature=0.8, seed=3, frequency_penalty=0.5, repetition_penalty=1.2
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3_next"])
+def folder(request, tmp_path_factory):
+    return make_model(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def jobs(settings):
+    return [
+        GenerateJob(f"r{i}", f"prompt number {i} says", settings, max_tokens=60, ignore_eos=True)
+        for i in range(4)
+    ]
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+@pytest.mark.parametrize("cache_bytes", [0, 32 << 20])
+def test_text_is_the_same_when_sequences_are_preempted(folder, kind, cache_bytes):
+    with EngineHarness(folder) as engine:
+        free = [answer.content for answer in engine.run(*jobs(SETTINGS[kind]))]
+    with EngineHarness(folder, kv_budget_bytes=160, prefix_cache_bytes=cache_bytes) as engine:
+        scheduler = engine.session.engine.scheduler
+        scheduler.limits = replace(scheduler.limits, reserve_tokens=8)
+        scheduler._price = lambda prompt, new: prompt + new  # real caches grow by 256 tokens
+        preempted = []
+        original = engine.session.runner.preempt
+        engine.session.runner.preempt = lambda s: (preempted.append(s.key), original(s))
+        tight = [answer.content for answer in engine.run(*jobs(SETTINGS[kind]))]
+        assert preempted, "the budget was not tight enough to prove anything"
+        assert engine.session.runner.num_open == 0
+        assert scheduler._gate.reserved_bytes == 0
+    assert tight == free
+
+
+def test_request_that_can_never_fit_is_refused_with_the_sum(folder):
+    with EngineHarness(folder, kv_budget_bytes=1000) as engine:
+        with pytest.raises(EngineFault) as refused:
+            engine.run(*jobs(SETTINGS["greedy"]))
+        assert refused.value.kind is FaultKind.NOT_ENOUGH_MEMORY
+        assert "short" in refused.value.message
+
+
+def test_many_requests_leave_no_rows_and_no_memory(folder):
+    with EngineHarness(folder, prefix_cache_bytes=1 << 20) as engine:
+        for _ in range(5):
+            for answer in engine.run(*jobs(SETTINGS["greedy"])):
+                assert answer.finished.reason is EndReason.LENGTH
+                assert answer.num_finished == 1
+        assert engine.session.runner.num_open == 0
+        assert engine.session.prefix.nbytes <= 1 << 20
+        engine.session.prefix.check_integrity()
