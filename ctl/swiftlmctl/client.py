@@ -191,4 +191,4 @@ def own_version() -> str:
     try:
         return version("swiftlm")
     except PackageNotFoundError:
-        return "0+checkout"
+        return "0.0.0+checkout"

@@ -8,6 +8,7 @@ file to the end before it opens the new one.
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -31,6 +32,15 @@ class Record:
     level: str
     text: str  # the whole record, as it stands in the file
     file: str
+
+    @property
+    def shown(self) -> str:
+        """For a person: a JSON line of access.log as one line of words."""
+        if not self.text.startswith("{"):
+            return self.text
+        fields = _fields(self.text)
+        words = [f"{key}={value}" for key, value in fields.items() if key != "time"]
+        return " ".join([str(fields.get("time", "")), "request", *words]) if fields else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +102,7 @@ def _read(path: Path, name: str) -> Iterator[Record]:
 def records(lines: Iterable[str], name: str) -> Iterator[Record]:
     held: list[str] = []
     for line in lines:
-        if held and _STAMP.match(line):
+        if held and (line.startswith("{") or _STAMP.match(line)):
             yield parse("\n".join(held), name)
             held = []
         held.append(line)
@@ -101,12 +111,23 @@ def records(lines: Iterable[str], name: str) -> Iterator[Record]:
 
 
 def parse(text: str, name: str) -> Record:
+    if text.startswith("{"):
+        match = _STAMP.match(f"{_fields(text).get('time', '')} ")
+        return Record(_seconds(match) if match else 0.0, "", text, name)
     match = _STAMP.match(text)
     if match is None:
         return Record(0.0, "", text, name)
     words = text[match.end() :].split(maxsplit=3)[:3]
     named = (level_named(word.strip("[]:")) for word in words)
     return Record(_seconds(match), next((n for n in named if n), ""), text, name)
+
+
+def _fields(text: str) -> dict[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _seconds(match: re.Match[str]) -> float:

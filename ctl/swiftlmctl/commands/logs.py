@@ -82,9 +82,9 @@ def _show(record: Record, json: bool) -> None:
         output.show_json_line(record)
     elif output.on_terminal() and record.level in ("warning", "error", "critical"):
         colour = 33 if record.level == "warning" else 31
-        output.say(f"\x1b[{colour}m{record.text}\x1b[0m")
+        output.say(f"\x1b[{colour}m{record.shown}\x1b[0m")
     else:
-        output.say(record.text)
+        output.say(record.shown)
 
 
 def _without_files(paths: list[Path], wanted: Wanted, lines: int, json: bool) -> None:
