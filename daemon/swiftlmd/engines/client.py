@@ -27,6 +27,8 @@ T = TypeVar("T")
 _WINDOW = 2**30
 _GONE = "the engine is gone"
 _BROKEN = (StreamTerminatedError, grpclib.GRPCError, OSError)
+_RUN = "/swiftlm.v1.Engine/Run"
+_RUN_TYPES = (Cardinality.STREAM_STREAM, m.GenerateRequest, m.StepEvents)
 _RunStream = Stream[m.GenerateRequest, m.StepEvents]
 
 
@@ -118,24 +120,26 @@ class EngineClient:
 
     async def pump(self) -> None:
         """Carries requests, events and aborts until the stream ends; raises ServiceError then."""
+        reason = "it closed its stream"
         try:
-            async with (
-                self._channel.request(
-                    "/swiftlm.v1.Engine/Run",
-                    Cardinality.STREAM_STREAM,
-                    m.GenerateRequest,
-                    m.StepEvents,
-                ) as stream,
-                asyncio.TaskGroup() as tasks,
-            ):
-                await stream.send_request()
-                tasks.create_task(self._send_requests(stream))
-                tasks.create_task(self._send_aborts())
-                async for step in stream:
-                    self._deal(step)
-                raise ServiceError(Kind.INTERNAL, "the engine closed its stream")
+            await self._carry()
         except* _BROKEN as group:
-            raise ServiceError(Kind.INTERNAL, f"{_GONE}: {group.exceptions[0]}") from group
+            reason = str(group.exceptions[0])
+        raise ServiceError(Kind.INTERNAL, f"{_GONE}: {reason}")
+
+    async def _carry(self) -> None:
+        async with (
+            self._channel.request(_RUN, *_RUN_TYPES) as stream,
+            asyncio.TaskGroup() as tasks,
+        ):
+            await stream.send_request()
+            senders = (self._send_requests(stream), self._send_aborts())
+            running = [tasks.create_task(sender) for sender in senders]
+            async for step in stream:
+                self._deal(step)
+            for sender in running:
+                sender.cancel()
+            await stream.cancel()  # the engine ended its half; ours is of no use any more
 
     def close(self, fault: m.Fault) -> None:
         """Ends every request with `fault`; later ones are refused with it. Safe to call twice."""
