@@ -20,6 +20,7 @@ import re
 import struct
 import sys
 from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -229,7 +230,10 @@ class FakeHub:
             body = body[: fault.after]
         for at in range(0, len(body), _PIECE):
             piece = body[at : at + _PIECE]
-            await response.write(piece)
+            try:
+                await response.write(piece)
+            except ConnectionResetError:  # the client was killed: tests do that
+                return response
             served.sent += len(piece)
             if isinstance(fault, Slow):
                 await asyncio.sleep(len(piece) / fault.bytes_per_s)
@@ -353,6 +357,16 @@ def safetensors(tensor: str, shape: tuple[int, int], content: bytes) -> bytes:
     header = json.dumps({tensor: entry}).encode()
     header += b" " * (-len(header) % 8)
     return struct.pack("<Q", len(header)) + header + content
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], limit_s: float = 30) -> None:
+    """Waits for what another process does; raises TimeoutError."""
+    async with asyncio.timeout(limit_s):
+        while True:
+            holds = condition()
+            if holds if isinstance(holds, bool) else await holds:
+                return
+            await asyncio.sleep(0.02)
 
 
 def store_options(hub: FakeHub, folder: Path, **changes: Any) -> StoreOptions:
