@@ -7,7 +7,7 @@ compare bytes. A type without a rule gets plain attention, flagged where that is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .config import Config
 from .errors import BadConfig
@@ -78,12 +78,21 @@ def _attention(
         blocker = "sliding window, already bounded"
     elif kind is LayerKind.CHUNKED:
         limit, blocker = config.count("attention_chunk_size"), "chunked attention, already bounded"
-    elif sinks:
-        blocker = "attention sinks"
-    elif not supports_head_size(size):
-        blocker = f"head size {size}"
+    else:
+        blocker = _turbo_blocker(config, size, sinks)
     store = KvStore(kind, heads or kv_heads(config), size, size, limit, blocker, sinks)
     return Layer(kind, (store,))
+
+
+def _turbo_blocker(config: Config, size: int, sinks: bool) -> str:
+    """Why a layer of full attention cannot be compressed; the engine's verdict says the same."""
+    if sinks:
+        return "attention sinks"
+    if config.text.get("attn_logit_softcapping"):
+        return "soft-capped logits"
+    if config.maybe("num_kv_shared_layers"):
+        return "layers share KV"
+    return "" if supports_head_size(size) else f"head size {size}"
 
 
 def _plain(config: Config) -> list[Layer]:
@@ -246,8 +255,9 @@ _MAMBA_KEYS = ("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups
 
 
 def _falcon_h1(config: Config) -> list[Layer]:
-    mamba, attention = _mamba2(config, *_MAMBA_KEYS), _attention(config)
-    both = Layer(LayerKind.FULL, attention.stores, mamba.state_elements, mamba.state_elements_f32)
+    mamba, (store,) = _mamba2(config, *_MAMBA_KEYS), _attention(config).stores
+    store = replace(store, turbo_blocker="beside a recurrent state")
+    both = Layer(LayerKind.FULL, (store,), mamba.state_elements, mamba.state_elements_f32)
     return [both] * num_layers(config)
 
 

@@ -80,7 +80,7 @@ def store_bytes(
     if not is_compressed(store, kv):
         return exact * store.held_tokens(prompt, generated)
     pages = max(0, prompt + generated - _FIRST_PAGE_TOKENS) // PAGE_TOKENS
-    slack = max(min(SEGMENT_PAGES, pages), pages // 32) if generated else 0
+    slack = max(min(SEGMENT_PAGES, pages), pages // 32)  # room its pool grows by
     codes = (pages + slack) * PAGE_TOKENS * record_bytes(kv, store.k_dim)
     means = (-(-pages // SEGMENT_PAGES) + 1) * mean_bytes(store.k_dim)
     return exact * EXACT_TOKENS + store.heads * (codes + means)
