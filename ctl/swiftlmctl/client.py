@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from swiftlm_proto.exit_codes import CtlExit
 from swiftlm_proto.paths import Paths, locate
+from swiftlm_proto.version import version
 from swiftlmctl.errors import CtlError
 from swiftlmctl.output import warn
 
@@ -96,7 +97,7 @@ async def _connected(paths: Paths, any_protocol: bool) -> AsyncIterator[Daemon]:
     try:
         with translated(paths):
             admin = m.AdminStub(channel)
-            hello = m.StatusRequest(client_protocol=m.PROTOCOL, client_version=own_version())
+            hello = m.StatusRequest(client_protocol=m.PROTOCOL, client_version=version())
             status = await admin.status(hello, timeout=GREETING_TIMEOUT_S)
             _check_versions(status, any_protocol)
             yield Daemon(admin, status, paths)
@@ -116,14 +117,14 @@ def _check_versions(status: m.DaemonStatus, any_protocol: bool) -> None:
     if status.protocol != m.PROTOCOL and not any_protocol:
         raise CtlError(
             f"the daemon ({status.version}) speaks protocol {status.protocol}, "
-            f"this swiftlmctl ({own_version()}) speaks {m.PROTOCOL}",
+            f"this swiftlmctl ({version()}) speaks {m.PROTOCOL}",
             hint="use the swiftlmctl that was installed with it, or `swiftlmctl restart` "
             "to run the installed version",
             code=CtlExit.VERSION_MISMATCH,
         )
-    if status.version != own_version():
+    if status.version != version():
         warn(
-            f"the daemon runs {status.version}, this is swiftlmctl {own_version()}; "
+            f"the daemon runs {status.version}, this is swiftlmctl {version()}; "
             "`swiftlmctl restart` runs the installed version"
         )
 
@@ -183,12 +184,3 @@ def check(fault: m.Fault | None) -> None:
     """Raises what the daemon refused; its message already says what to do next."""
     if fault is not None:
         raise CtlError(fault.message or fault.kind.name.lower())
-
-
-def own_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("swiftlm")
-    except PackageNotFoundError:
-        return "0.0.0+checkout"

@@ -91,7 +91,7 @@ CHECKS: tuple[MacCheck, ...] = (
     MacCheck(
         "no sleep while generating",
         "with the option on, `pmset -g assertions` names swiftlmd only while it generates",
-        "swiftlmctl config set power.stay_awake true; pmset -g assertions",
+        "swiftlmctl config set power.prevent_sleep true; pmset -g assertions",
     ),
     MacCheck(
         "pressure and heat",

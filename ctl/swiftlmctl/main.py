@@ -14,6 +14,7 @@ from swiftlm_proto.exit_codes import CtlExit
 from swiftlmctl.commands import (
     cache,
     chat,
+    clients,
     config,
     doctor,
     load,
@@ -26,7 +27,7 @@ from swiftlmctl.commands import (
 )
 from swiftlmctl.errors import CtlError
 
-_ROOMS = (status, service, load, models, chat, logs, config, cache, requests, doctor)
+_ROOMS = (status, service, load, models, chat, logs, config, cache, requests, clients, doctor)
 
 
 def build() -> typer.Typer:

@@ -316,6 +316,37 @@ def test_version_without_a_daemon_is_no_failure(ctl: Ctl) -> None:
     assert ctl("version").code == 0
 
 
+def test_connect_writes_the_clients_file_and_takes_it_back(
+    ctl: Ctl, admin: FakeAdmin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    path = tmp_path / "home" / ".codex" / "config.toml"
+    assert ctl("connect", "codex").code == 0
+    assert 'model = "smollm2-135m"' in path.read_text()
+    assert "already set up" in ctl("connect", "codex").out
+    assert ctl("connect", "codex", "--undo").code == 0
+    assert not path.exists()
+
+
+def test_connect_prints_when_it_must_not_write(
+    ctl: Ctl, admin: FakeAdmin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / ".config" / "zed" / "settings.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('// mine\n{"theme": "dark"}')
+    out = ctl("connect", "zed").out
+    assert "is left alone" in out
+    assert "openai_compatible" in out
+    assert path.read_text() == '// mine\n{"theme": "dark"}'
+
+
+def test_connect_alone_lists_the_clients(ctl: Ctl) -> None:
+    found = ctl("connect")
+    assert (found.code, "claude-code" in found.out) == (0, True)
+    assert ctl("connect", "emacs").code == 2
+
+
 def test_usage_errors_are_code_2(ctl: Ctl) -> None:
     assert ctl("load").code == 2
     assert ctl("nonsense").code == 2

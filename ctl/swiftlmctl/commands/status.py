@@ -65,7 +65,8 @@ _STATES = {
 
 
 def _show_absent(paths: Any, error: Any, json: bool) -> None:
-    from swiftlmctl import absence, client, output
+    from swiftlm_proto.version import version
+    from swiftlmctl import absence, output
     from swiftlmctl.service import choose
 
     if not json:
@@ -77,7 +78,7 @@ def _show_absent(paths: Any, error: Any, json: bool) -> None:
             "state": "fatal" if fatal else _STATES.get(error.code, "failed"),
             "reason": error.message,
             "hint": error.hint,
-            "version": client.own_version(),
+            "version": version(),
             "service": output.plain(choose(paths).state()),
         }
     )

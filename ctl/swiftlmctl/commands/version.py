@@ -14,6 +14,7 @@ def register(app: typer.Typer) -> None:
 def version(json: Json = False) -> None:
     """Show the versions of this program and of the daemon."""
     from swiftlm_proto import messages as m
+    from swiftlm_proto.version import version as own_version
     from swiftlmctl import client, output
     from swiftlmctl.errors import CtlError
 
@@ -26,11 +27,9 @@ def version(json: Json = False) -> None:
         running = None
     if json:
         daemon = {"version": running.version, "protocol": running.protocol} if running else None
-        output.show_json(
-            {"version": client.own_version(), "protocol": m.PROTOCOL, "daemon": daemon}
-        )
+        output.show_json({"version": own_version(), "protocol": m.PROTOCOL, "daemon": daemon})
         return
-    output.say(f"swiftlmctl {client.own_version()} (protocol {m.PROTOCOL})")
+    output.say(f"swiftlmctl {own_version()} (protocol {m.PROTOCOL})")
     if running is None:
         output.say("swiftlmd is not running")
     else:

@@ -1,0 +1,104 @@
+"""`connect`: sets up a client program to use this service, or takes that back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swiftlm_proto.exit_codes import CtlExit
+
+if TYPE_CHECKING:
+    from swiftlmctl.connect.clients import Client, Service
+
+Name = Annotated[str, typer.Argument(help="A client; without it the known ones are listed.")]
+OfModel = Annotated[str, typer.Option("--model", "-m", help="Without it the default model.")]
+Key = Annotated[str, typer.Option("--key", help="If the daemon asks for one (http.api_keys).")]
+Print = Annotated[bool, typer.Option("--print", help="Only print what would be written.")]
+Undo = Annotated[bool, typer.Option("--undo", help="Put the client's file back as it was.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(connect)
+
+
+def connect(
+    client: Name = "",
+    model: OfModel = "",
+    key: Key = "",
+    only_print: Print = False,
+    undo: Undo = False,
+) -> None:
+    """Set up a client: claude-code, codex, opencode, zed ..."""
+    from swiftlmctl import output
+    from swiftlmctl.connect.clients import CLIENTS, named
+    from swiftlmctl.errors import CtlError
+
+    if not client:
+        rows = tuple((c.name, c.title, f"~/{c.file}" if c.file else "") for c in CLIENTS)
+        output.show_table(output.Table(("client", "program", "file"), rows))
+        return
+    found = named(client)
+    if found is None:
+        names = ", ".join(c.name for c in CLIENTS)
+        raise CtlError(f"no client {client!r}; there are {names}", code=CtlExit.USAGE)
+    if undo:
+        _take_back(found)
+    else:
+        _set_up(found, _service(model, key), only_print)
+
+
+def _take_back(client: Client) -> None:
+    from swiftlm_proto.paths import locate
+    from swiftlmctl import output
+    from swiftlmctl.connect.undo import UndoLedger
+
+    path = UndoLedger(locate().state / "connect").undo(client.name)
+    output.say(f"{path} is as it was before")
+
+
+def _set_up(client: Client, service: Service, only_print: bool) -> None:
+    from pathlib import Path
+
+    from swiftlm_proto.paths import locate
+    from swiftlmctl import output
+    from swiftlmctl.connect.edits import Unsafe
+    from swiftlmctl.connect.undo import UndoLedger
+
+    path = client.path(Path.home())
+    try:
+        before = path.read_text(encoding="utf-8") if client.file and path.exists() else ""
+        text = client.edit(before, service)
+    except Unsafe as e:
+        if client.file:
+            output.say(f"{path} is left alone: {e}. Put this into it:\n")
+        output.say(client.by_hand(service))
+        output.say(f"\nthen {client.then}")
+        return
+    if only_print:
+        output.say(text.rstrip())
+        return
+    if text == before:
+        output.say(f"{path} is already set up")
+        return
+    backup = UndoLedger(locate().state / "connect").write(client.name, path, text)
+    output.say(f"wrote {path}" + (f" (a copy from before: {backup})" if backup else ""))
+    output.say(f"{client.title} uses {service.model}; {client.then}")
+    output.say(f"`swiftlmctl connect {client.name} --undo` takes it back")
+
+
+def _service(model: str, key: str) -> Service:
+    """Asks the daemon for its address and the model's context."""
+    from swiftlmctl import client
+    from swiftlmctl.connect.clients import ANY_KEY, Service
+
+    async def verb(daemon: client.Daemon) -> Service:
+        status = daemon.status
+        name = model or status.default_model
+        found = next((m for m in status.models if m.model == name), None)
+        context = (found.loaded.context if found.loaded else found.context) if found else 0
+        # Every address is not one that a client could call.
+        address = status.http_address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
+        return Service(f"http://{address}", name, context, key or ANY_KEY)
+
+    return client.call(verb)
