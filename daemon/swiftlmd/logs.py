@@ -6,6 +6,7 @@ a slow nor a full disk stops the event loop. No prompt or reply text comes here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import logging.handlers
@@ -37,7 +38,7 @@ def logging_to(folder: Path, level: str, environ: Mapping[str, str]) -> Iterator
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     logging.raiseExceptions = False  # a full disk loses lines, not the daemon
     main = _rotating(folder / "swiftlmd.log", PlainFormatter())
-    access = _rotating(folder / "access.log", logging.Formatter("%(message)s"))
+    access = _rotating(folder / "access.log", AccessFormatter())
     listeners = [
         _start(logging.getLogger(), [main, *_on_stderr(environ)]),
         _start(logging.getLogger(_ACCESS), [access]),
@@ -62,12 +63,6 @@ def set_level(level: str) -> None:
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
-def access(record: Mapping[str, object]) -> None:
-    """One line of access.log; `record` holds names, counts and times, never text."""
-    line = {"time": _stamp(time.time()), **record}
-    logging.getLogger(_ACCESS).info("%s", json.dumps(line, default=str, ensure_ascii=False))
-
-
 class PlainFormatter(logging.Formatter):
     """`2026-11-28T09:30:00.123Z info swiftlmd.residency model ready model=x`."""
 
@@ -77,6 +72,18 @@ class PlainFormatter(logging.Formatter):
             text += "\n" + self.formatException(record.exc_info)
         stamp = _stamp(record.created)
         return f"{stamp} {record.levelname.lower()} {record.name} {text}"
+
+
+class AccessFormatter(logging.Formatter):
+    """One JSON object per request: what the caller put into `extra={"fields": {...}}`.
+
+    The fields hold names, counts and times, never text of prompts or answers.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = getattr(record, "fields", None) or {"message": record.getMessage()}
+        line = {"time": _stamp(record.created), **fields}
+        return json.dumps(line, default=str, ensure_ascii=False)
 
 
 class JournalFormatter(logging.Formatter):
@@ -95,8 +102,15 @@ def _stamp(seconds: float) -> str:
     return f"{whole}.{int(seconds % 1 * 1000):03d}Z"
 
 
+class _RotatingFile(logging.handlers.RotatingFileHandler):
+    def close(self) -> None:
+        """Buffered lines that no longer fit on the disk are lost; that ends nothing else."""
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 def _rotating(path: Path, formatter: logging.Formatter) -> logging.Handler:
-    handler = logging.handlers.RotatingFileHandler(
+    handler = _RotatingFile(
         path, maxBytes=_MAX_BYTES, backupCount=_OLD_FILES, encoding="utf-8", delay=True
     )
     handler.setFormatter(formatter)

@@ -1,0 +1,241 @@
+"""Configuration: four sources in order, errors that help, edits that keep what a user wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from swiftlm_proto import messages as m
+from swiftlmd.config.edit import set_value, unset_value, write_atomically
+from swiftlmd.config.live import LiveConfiguration
+from swiftlmd.config.load import ConfigError, load
+from swiftlmd.config.settings import NEVER, OPTIONS, Form, Settings
+from swiftlmd.config.values import checked, parsed, shown, size_bytes
+from swiftlmd.faults import ServiceError
+from swiftlmd.options import options_over
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+def test_sources_override_each_other_in_order_and_say_so(file: Path) -> None:
+    file.write_text('[http]\nport = 1000\nhost = "127.0.0.2"\n[log]\nlevel = "debug"\n')
+    environ = {"SWIFTLM_HTTP_PORT": "2000", "SWIFTLM_HTTP_HOST": "127.0.0.3"}
+    found = load(file, environ, {"http.port": "3000"})
+    assert found.settings.http_port == 3000
+    assert found.settings.http_host == "127.0.0.3"
+    assert found.settings.log_level == "debug"
+    assert [found.origins[k] for k in ("http.port", "http.host", "log.level", "http.web")] == [
+        "flag",
+        "environment",
+        "file",
+        "default",
+    ]
+
+
+def test_a_missing_file_means_the_defaults(file: Path) -> None:
+    assert load(file, {}, {}).settings == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[http]\nprot = 1\n", "did you mean 'http.port'?"),
+        ("[htpp]\nport = 1\n", "did you mean 'http'?"),
+        ("[http]\nport = '1'\n", "http.port = '1': must be integer"),
+        ("[http]\nport = 70000\n", "from 0 to 65535"),
+        ("[http]\nport = true\n", "must be integer"),
+        ("[log]\nlevel = 'loud'\n", "must be one of debug, info"),
+        ("[engine]\nmemory_budget = '24 bananas'\n", "24GB"),
+        ("[engine]\nmemory_budget = '160%'\n", "24GB"),
+        ("[models]\nkeep_alive = 'soon'\n", "30m"),
+        ("[models]\naliases = ['a']\n", "table of text"),
+        ("[models]\npreload = 'a'\n", "list of text"),
+        ("http = 1\n", "write [http]"),
+        ("[http\n", "not valid TOML"),
+        ('[model."a/b"]\nkvv = "fp16"\n', "did you mean 'kv'?"),
+        ('[model."a/b"]\nport = 1\n', "unknown option 'port'"),
+        ("model = 1\n", "one table per model"),
+    ],
+)
+def test_a_bad_file_is_refused_with_the_key_and_the_way_out(
+    file: Path, text: str, said: str
+) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(file, {}, {})
+    assert said in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_bad_environment_variable_is_named(file: Path) -> None:
+    with pytest.raises(ConfigError, match="SWIFTLM_HTTP_PORT"):
+        load(file, {"SWIFTLM_HTTP_PORT": "many"}, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("90s", 90.0),
+        ("30m", 1800.0),
+        ("2h", 7200.0),
+        ("250ms", 0.25),
+        ("7", 7.0),
+        (5, 5.0),
+        ("never", NEVER),
+        (-1, NEVER),
+        ("-1", NEVER),
+        (0, 0.0),
+    ],
+)
+def test_durations_are_read_in_every_spelling(value: object, seconds: float) -> None:
+    assert checked(OPTIONS["models.keep_alive"], value) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("auto", None),
+        ("off", 0),
+        ("24GB", 24 * 10**9),
+        ("1.5 GiB", 3 * 2**29),
+        ("60%", 600),
+        ("123", 123),
+    ],
+)
+def test_sizes_are_read_in_every_spelling(text: str, size: int | None) -> None:
+    assert size_bytes(text, 1000) == size
+
+
+def test_what_is_shown_of_any_default_can_be_read_back() -> None:
+    for option in OPTIONS.values():
+        if not option.secret:
+            assert parsed(option, shown(option, option.default)) == option.default, option.key
+
+
+def test_every_option_has_help_a_flag_and_a_default_of_its_own_form() -> None:
+    fields = {field.name for field in dataclasses.fields(Settings)} - {"model"}
+    assert {option.name for option in OPTIONS.values()} == fields
+    for option in OPTIONS.values():
+        assert option.help.endswith("."), option.key
+        assert option.name == option.key.replace(".", "_", 1)
+        if option.form is Form.TABLE:
+            assert checked(option, dict(option.default)) == option.default
+        else:
+            assert checked(option, option.default) == option.default, option.key
+
+
+def test_secrets_are_never_shown() -> None:
+    option = OPTIONS["http.api_keys"]
+    assert "hush" not in shown(option, ("hush",))
+    assert shown(option, ()) == ""
+
+
+def test_setting_an_option_keeps_comments_order_and_everything_else(file: Path) -> None:
+    file.write_text("# mine\n[http]\nport = 5413 # the usual\n\n[log]\n# loud\nlevel = 'info'\n")
+    set_value(file, "http.port", "6000", {})
+    found = set_value(file, "models.aliases", '{"gpt-*": "default"}', {})
+    text = file.read_text()
+    assert "# mine\n[http]\nport = 6000 # the usual" in text
+    assert "# loud" in text
+    assert found.settings.models_aliases == {"gpt-*": "default"}
+    assert load(file, {}, {}).settings == found.settings
+
+
+def test_unsetting_an_option_brings_its_default_back(file: Path) -> None:
+    set_value(file, "http.port", "6000", {})
+    assert unset_value(file, "http.port", {}).settings.http_port == 5413
+    assert unset_value(file, "http.port", {}).settings.http_port == 5413
+
+
+def test_a_bad_value_is_refused_and_the_file_stays_as_it_was(file: Path) -> None:
+    file.write_text("[http]\nport = 5413\n")
+    for key, value in (("http.port", "99999"), ("http.prot", "1"), ("log.level", "x")):
+        with pytest.raises(ConfigError):
+            set_value(file, key, value, {})
+    assert file.read_text() == "[http]\nport = 5413\n"
+
+
+def test_setting_what_is_set_already_does_not_touch_the_file(file: Path) -> None:
+    set_value(file, "http.port", "6000", {})
+    before = file.stat().st_ino
+    set_value(file, "http.port", "6000", {})
+    assert file.stat().st_ino == before
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_draft(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(file, "new")
+    assert file.read_text() == "old"
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_linked_config_stays_a_link(file: Path, tmp_path: Path) -> None:
+    real = tmp_path / "dotfiles.toml"
+    real.write_text("")
+    file.symlink_to(real)
+    set_value(file, "http.port", "6000", {})
+    assert file.is_symlink()
+    assert "6000" in real.read_text()
+
+
+def test_a_models_own_table_overrides_engine_options_for_it_alone(file: Path) -> None:
+    file.write_text('[engine]\ncontext = 100\n[model."a/b"]\ncontext = 200\nkeep_alive = "never"\n')
+    settings = load(file, {}, {}).settings
+    assert settings.for_model("a/b").engine_context == 200
+    assert settings.for_model("a/b").models_keep_alive == NEVER
+    assert settings.for_model("other") is settings
+    assert settings.engine_context == 100
+
+
+def test_a_reload_tells_what_holds_now_and_what_waits_for_a_restart(file: Path) -> None:
+    live = LiveConfiguration(load(file, {}, {}), {}, {})
+    file.write_text("[http]\nport = 6000\n[log]\nlevel = 'debug'\n")
+    changes = live.reload()
+    assert changes.now == ("log.level",)
+    assert changes.after_restart == ("http.port",)
+    assert live.settings.log_level == "debug"
+
+
+def test_a_reload_of_a_broken_file_keeps_what_was(file: Path) -> None:
+    live = LiveConfiguration(load(file, {}, {}), {}, {})
+    file.write_text("[http]\nport = 'x'\n")
+    with pytest.raises(ConfigError):
+        live.reload()
+    assert live.settings == Settings()
+
+
+def test_entries_are_all_options_or_those_of_a_table(file: Path) -> None:
+    live = LiveConfiguration(load(file, {}, {}), {}, {})
+    assert len(live.entries()) == len(OPTIONS)
+    assert {entry.key for entry in live.entries("log")} == {"log.level", "log.access"}
+    assert [entry.key for entry in live.entries("log.level")] == ["log.level"]
+
+
+def test_load_options_are_laid_over_the_settings() -> None:
+    options = m.LoadOptions(context=512, kv="turbo", gpu_layers=0xFFFFFFFF, keep_alive_s=7)
+    found = options_over(Settings(engine_gpu_layers="3"), options)
+    assert found.engine_context == 512
+    assert found.engine_kv == "turbo"
+    assert found.engine_gpu_layers == "all"
+    assert found.models_keep_alive == 7.0
+    assert options_over(Settings(), None) == Settings()
+
+
+def test_a_load_option_of_no_use_is_refused_by_name() -> None:
+    with pytest.raises(ServiceError) as caught:
+        options_over(Settings(), m.LoadOptions(kv="zip"))
+    assert caught.value.param == "kv"
+    assert "turbo" in caught.value.message

@@ -1,0 +1,119 @@
+"""Log lines: their shape, their files, reading them back across rotation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from swiftlmd import logs
+from swiftlmd.log_files import LineFilter, follow, last_lines
+
+STAMP = "2026-11-28T09:30:0{}.000Z"
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_lines_have_time_level_and_name_and_requests_go_to_their_own_file(
+    tmp_path: Path,
+) -> None:
+    with logs.logging_to(tmp_path, "info", {}):
+        logging.getLogger("swiftlmd.x").info("model ready model=%s", "a")
+        logging.getLogger("swiftlmd.x").debug("not wanted")
+        fields = {"route": "chat", "status": 200}
+        logging.getLogger("swiftlmd.access").info("request", extra={"fields": fields})
+        try:
+            raise ValueError("boom")
+        except ValueError:
+            logging.getLogger("swiftlmd.x").exception("it failed")
+    main = lines(tmp_path / "swiftlmd.log")
+    stamp, level, name, text = main[0].split(" ", 3)
+    assert len(stamp) == 24
+    assert (level, name, text) == ("info", "swiftlmd.x", "model ready model=a")
+    assert "ValueError: boom" in main[-1]
+    assert not any("not wanted" in line for line in main)
+    entry = json.loads(lines(tmp_path / "access.log")[0])
+    assert (entry["route"], entry["status"], len(entry["time"])) == ("chat", 200, 24)
+
+
+def test_files_are_private_and_rotate_by_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_MAX_BYTES", 2000)
+    with logs.logging_to(tmp_path, "info", {}):
+        for number in range(200):
+            logging.getLogger("swiftlmd.x").info("line %d of many that fill the file", number)
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["swiftlmd.log", *(f"swiftlmd.log.{n}" for n in range(1, 6))]
+    assert all(path.stat().st_size <= 2000 for path in tmp_path.iterdir())
+    assert "line 199" in lines(tmp_path / "swiftlmd.log")[-1]
+
+
+def test_a_disk_that_is_full_costs_lines_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "swiftlmd.log").symlink_to("/dev/full")
+    with logs.logging_to(tmp_path, "info", {}):
+        for _ in range(50):
+            logging.getLogger("swiftlmd.x").error("lost")
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_journal_gets_priorities_on_every_line() -> None:
+    record = logging.LogRecord("swiftlmd.x", logging.ERROR, "f", 1, "two\nlines", None, None)
+    assert logs.JournalFormatter().format(record) == "<3>swiftlmd.x two\n<3>lines"
+
+
+def test_last_lines_reach_into_rotated_files_and_keep_tracebacks_whole(tmp_path: Path) -> None:
+    path = tmp_path / "swiftlmd.log"
+    older = [f"{STAMP.format(1)} info a one", f"{STAMP.format(2)} error a two", "Traceback", "  x"]
+    (tmp_path / "swiftlmd.log.1").write_text("\n".join(older) + "\n")
+    path.write_text(f"{STAMP.format(3)} info a three\n")
+    assert last_lines(path, 3, LineFilter()) == [
+        "Traceback",
+        "  x",
+        f"{STAMP.format(3)} info a three",
+    ]
+    assert last_lines(path, 10, LineFilter(level="error")) == older[1:]
+
+
+def test_lines_are_chosen_by_time_and_by_request(tmp_path: Path) -> None:
+    path = tmp_path / "swiftlmd.log"
+    path.write_text(
+        f"{STAMP.format(1)} info a request_id=r1 began\n"
+        f"{STAMP.format(5)} info a request_id=r2 began\n"
+        f"{STAMP.format(9)} info a request_id=r1 ended\n"
+    )
+    since = datetime.fromisoformat(STAMP.format(4)).timestamp()
+    assert [line[-8:] for line in last_lines(path, 9, LineFilter(since=since))] == [
+        "r2 began",
+        "r1 ended",
+    ]
+    assert len(last_lines(path, 9, LineFilter(request_id="r1"))) == 2
+
+
+async def test_following_goes_on_over_a_rotation(tmp_path: Path) -> None:
+    path = tmp_path / "swiftlmd.log"
+    path.write_text(f"{STAMP.format(0)} info a old\n")
+    seen: asyncio.Queue[str] = asyncio.Queue()
+
+    async def read() -> None:
+        async for line in follow(path, LineFilter()):
+            seen.put_nowait(line.rsplit(" ", 1)[1])
+
+    task = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    with path.open("a") as file:
+        file.write(f"{STAMP.format(1)} info a first\n")
+    async with asyncio.timeout(5):
+        assert await seen.get() == "first"
+        path.rename(tmp_path / "swiftlmd.log.1")
+        path.write_text(f"{STAMP.format(2)} info a second\n")
+        assert await seen.get() == "second"
+    task.cancel()
