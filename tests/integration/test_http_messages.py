@@ -288,6 +288,8 @@ async def test_a_schema_for_the_answer_is_a_constraint(http, server):
     "change",
     [
         {"messages": []},
+        {"messages": [{"role": "user", "content": []}]},
+        {"messages": [{"role": "user", "content": [{"type": "redacted_thinking"}]}]},
         {"messages": [{"role": "tool", "content": "x"}]},
         {"messages": [{"role": "user", "content": [{"type": "video"}]}]},
         {"messages": [{"role": "user", "content": [{"type": "image"}]}]},

@@ -9,31 +9,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
 from swiftlmd.backend import Backend
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.http import (
-    chat,
-    completions,
-    embeddings,
-    health,
-    messages,
-    models,
-    responses,
-    tokenize,
-)
 from swiftlmd.http.errors import error_response, from_http_exception
 from swiftlmd.http.generation import client_name
 from swiftlmd.http.images import ImageLoader
 from swiftlmd.http.limits import Gate
 from swiftlmd.http.metrics import Metrics
+from swiftlmd.http.openapi import openapi
 from swiftlmd.http.options import HttpOptions
 from swiftlmd.http.parts import GUARD, PARTS, RECORD, Parts, Record
 from swiftlmd.http.response_store import ResponseStore
+from swiftlmd.http.routes import ROUTES, Handler, Route
 from swiftlmd.http.schema import BodyReader
 from swiftlmd.http.security import Guard
 
@@ -43,7 +36,7 @@ access_log = logging.getLogger("swiftlmd.access")
 # Polled by dashboards and supervisors; their lines would bury the others.
 _QUIET_ROUTES = frozenset({"health", "ready", "metrics", "root", "models", "model"})
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+OPENAPI = Route("GET", "/openapi.json", "openapi", openapi, "This interface, as OpenAPI")
 
 
 def make_app(
@@ -73,7 +66,14 @@ def make_app(
 
     app.on_cleanup.append(close_images)
     app.on_response_prepare.append(_mark)
-    app.add_routes(_routes())
+    for route in (*ROUTES, OPENAPI):
+        # GET also answers HEAD: agents ask `HEAD /` whether anybody is there.
+        add = (
+            app.router.add_get
+            if route.method == "GET"
+            else partial(app.router.add_route, route.method)
+        )
+        add(route.path, route.handler, name=route.name)
     return app
 
 
@@ -91,30 +91,6 @@ def make_runner(app: web.Application) -> web.AppRunner:
         lingering_time=2.0,
         shutdown_timeout=2.0,
     )
-
-
-def _routes() -> list[web.RouteDef]:
-    return [
-        web.get("/", health.root, name="root"),
-        web.get("/health", health.health, name="health"),
-        web.get("/ready", health.ready, name="ready"),
-        web.get("/metrics", health.metrics, name="metrics"),
-        web.get("/v1/models", models.list_models, name="models"),
-        web.get("/v1/models/{id:.+}", models.get_model, name="model"),
-        web.post("/v1/chat/completions", chat.chat, name="chat"),
-        web.post("/v1/completions", completions.completions, name="completions"),
-        web.post("/v1/responses", responses.responses, name="responses"),
-        web.post("/v1/responses/input_tokens", responses.count_input_tokens, name="input_tokens"),
-        web.get("/v1/responses/{id}", responses.get_response, name="response"),
-        web.delete("/v1/responses/{id}", responses.delete_response, name="delete_response"),
-        web.get("/v1/responses/{id}/input_items", responses.input_items, name="input_items"),
-        web.post("/v1/messages", messages.messages, name="messages"),
-        web.post("/v1/messages/count_tokens", messages.count_tokens, name="count_tokens"),
-        web.post("/v1/embeddings", embeddings.embeddings, name="embeddings"),
-        web.post("/tokenize", tokenize.tokenize, name="tokenize"),
-        web.post("/detokenize", tokenize.detokenize, name="detokenize"),
-        web.post("/apply-template", tokenize.apply_template, name="apply_template"),
-    ]
 
 
 @web.middleware

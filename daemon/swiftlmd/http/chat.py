@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from aiohttp import web
-from pydantic import Field
 
 from swiftlm_proto import messages as m
 from swiftlmd.faults import ServiceError
@@ -17,7 +16,7 @@ from swiftlmd.http.generation import Generation, begin
 from swiftlmd.http.parts import PARTS, Parts
 from swiftlmd.http.reasoning import ReasoningOptions, ThinkingOptions, set_reasoning
 from swiftlmd.http.response_format import ResponseFormat, constraint
-from swiftlmd.http.schema import Int
+from swiftlmd.http.schema import Int, Positive, TopLogprobs
 from swiftlmd.http.shapes import (
     DONE,
     FINISH_REASONS,
@@ -38,8 +37,8 @@ class ChatRequest(sampling.Sampled):
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     logprobs: bool | None = None
-    top_logprobs: Int | None = Field(default=None, ge=0, le=20)
-    max_completion_tokens: Int | None = Field(default=None, ge=1)
+    top_logprobs: TopLogprobs | None = None
+    max_completion_tokens: Positive | None = None
     reasoning_effort: str | None = None
     reasoning: ReasoningOptions | None = None
     thinking: ThinkingOptions | None = None

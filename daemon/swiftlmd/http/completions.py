@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from aiohttp import web
-from pydantic import Field
 
 from swiftlm_proto import messages as m
 from swiftlmd.faults import ServiceError
@@ -16,7 +15,7 @@ from swiftlmd.http.generation import Generation, begin
 from swiftlmd.http.options import HttpOptions
 from swiftlmd.http.parts import PARTS
 from swiftlmd.http.response_format import ResponseFormat, constraint
-from swiftlmd.http.schema import Int
+from swiftlmd.http.schema import Int, TopLogprobs
 from swiftlmd.http.shapes import (
     DONE,
     FINISH_REASONS,
@@ -34,7 +33,7 @@ class CompletionRequest(sampling.Sampled):
     prompt: str | list[str] | list[int] | list[list[int]]
     suffix: str | None = None
     echo: bool | None = None
-    logprobs: Int | None = Field(default=None, ge=0, le=20)
+    logprobs: TopLogprobs | None = None
     best_of: Int | None = None
     response_format: ResponseFormat | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 import base64
 import sys
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from aiohttp import web
 from pydantic import Field
@@ -16,7 +16,7 @@ from swiftlmd.http import sampling
 from swiftlmd.http.errors import invalid, unsupported
 from swiftlmd.http.generation import begin
 from swiftlmd.http.parts import PARTS
-from swiftlmd.http.schema import Body, Int
+from swiftlmd.http.schema import Body
 from swiftlmd.http.shapes import dumps
 
 
@@ -24,7 +24,7 @@ class EmbeddingRequest(Body):
     model: str | None = None
     input: str | list[str] | list[int] | list[list[int]]
     encoding_format: str | None = None
-    dimensions: Int | None = Field(default=None, ge=1, le=65536)
+    dimensions: Annotated[int, Field(ge=1, le=65536)] | None = None
     ignored: ClassVar[frozenset[str]] = frozenset({"user", "input_type", "truncate", "keep_alive"})
 
 

@@ -13,8 +13,7 @@ from swiftlmd.http.content import MAX_MESSAGES, ImageBudget
 from swiftlmd.http.errors import invalid, unsupported
 from swiftlmd.http.reasoning import ThinkingOptions
 from swiftlmd.http.response_format import ResponseFormat
-from swiftlmd.http.sampling import MAX_COUNT
-from swiftlmd.http.schema import Body, Int
+from swiftlmd.http.schema import Body, Natural, Positive
 
 # Claude Code's first system block: a value that changes with every request, for billing. In the
 # prompt it would make every prefix new.
@@ -74,12 +73,12 @@ class MessagesRequest(Body):
     model: str | None = None
     messages: list[Turn]
     system: str | list[Block] | None = None
-    max_tokens: Int | None = Field(default=None, ge=1)
+    max_tokens: Positive | None = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Int | None = Field(default=None, ge=0, le=MAX_COUNT)
+    top_k: Natural | None = None
     tools: list[MessageTool] | None = None
     tool_choice: MessageToolChoice | None = None
     thinking: ThinkingOptions | None = None
@@ -105,6 +104,8 @@ async def to_messages(body: MessagesRequest, images: ImageBudget) -> list[m.Mess
     messages = _system(body.system)
     for number, turn in enumerate(body.messages):
         messages += await _turn(turn, f"messages.{number}", images)
+    if not any(message.role != "system" for message in messages):
+        raise invalid("messages: nothing was said in them", "messages")
     return messages
 
 

@@ -8,8 +8,6 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from pydantic import Field
-
 from swiftlm_proto import messages as m
 from swiftlmd.http.content import MAX_MESSAGES, ROLES, ContentPart, ImageBudget, to_parts
 from swiftlmd.http.errors import invalid
@@ -17,7 +15,7 @@ from swiftlmd.http.reasoning import ReasoningOptions
 from swiftlmd.http.response_format import ResponseFormat
 from swiftlmd.http.responses_tools import ResponseTool, qualified
 from swiftlmd.http.sampling import Sampled
-from swiftlmd.http.schema import Body, Int, parse_nested
+from swiftlmd.http.schema import Body, Int, Positive, TopLogprobs, parse_nested
 
 # Clients that do not store send our reasoning back in this opaque field, and nowhere else.
 _OPAQUE = "swiftlm."
@@ -48,8 +46,8 @@ class ResponsesRequest(Sampled):
     # Any: items are validated one by one, and kept as they came for the store.
     input: str | list[dict[str, Any]] | None = None
     instructions: str | None = None
-    max_output_tokens: Int | None = Field(default=None, ge=1)
-    top_logprobs: Int | None = Field(default=None, ge=0, le=20)
+    max_output_tokens: Positive | None = None
+    top_logprobs: TopLogprobs | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: str | dict[str, Any] | None = None  # Any: several shapes, read by `choose`
     parallel_tool_calls: bool | None = None

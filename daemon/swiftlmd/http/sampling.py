@@ -12,11 +12,9 @@ from pydantic import Field
 from swiftlm_proto import messages as m
 from swiftlmd.http.errors import invalid
 from swiftlmd.http.options import HttpOptions
-from swiftlmd.http.schema import Body, Int
+from swiftlmd.http.schema import MAX_COUNT, Body, Int, Natural, Positive, Seed, TopK
 
 MAX_TOKEN_ID = 2**31 - 1
-MAX_COUNT = 2**31 - 1
-MAX_SEED = 2**64 - 1
 MAX_BIASES = 4096
 MAX_STOP_CHARS = 1024
 
@@ -46,21 +44,21 @@ class Sampled(Body):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Int | None = None
-    max_tokens: Int | None = Field(default=None, ge=1)
-    min_tokens: Int | None = Field(default=None, ge=0, le=MAX_COUNT)
+    n: Positive | None = None
+    max_tokens: Positive | None = None
+    min_tokens: Natural | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, _SHARE] | None = None
-    top_k: Int | None = Field(default=None, ge=-1, le=MAX_COUNT)
+    top_k: TopK | None = None
     min_p: Annotated[float, _SHARE] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    repetition_context_size: Int | None = Field(default=None, ge=1, le=65536)
+    repetition_context_size: Positive | None = None
     presence_penalty: Annotated[float, _PENALTY] | None = None
     frequency_penalty: Annotated[float, _PENALTY] | None = None
     xtc_probability: Annotated[float, _SHARE] | None = None
     xtc_threshold: Annotated[float, _SHARE] | None = None
     logit_bias: dict[str, float] | None = None
-    seed: Int | None = Field(default=None, ge=0, le=MAX_SEED)
+    seed: Seed | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[Int] | None = None
     ignore_eos: bool | None = None
@@ -160,7 +158,7 @@ def _sampling(body: Sampled) -> m.Sampling:
         top_k=None if body.top_k is None else max(0, body.top_k),
         min_p=body.min_p,
         repetition_penalty=body.repetition_penalty,
-        repetition_context=body.repetition_context_size,
+        repetition_context=token_limit(body.repetition_context_size),
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
         logit_bias=_logit_bias(body.logit_bias),

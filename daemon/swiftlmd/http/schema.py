@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from swiftlmd.http.errors import invalid, unsupported
@@ -22,6 +22,7 @@ from swiftlmd.http.options import HttpOptions
 log = logging.getLogger(__name__)
 
 MAX_NAMED_FIELDS = 256
+MAX_COUNT = 2**31 - 1  # what the wire's integers hold with certainty
 
 _EMPTY: tuple[object, ...] = (None, False, 0, "", [], {})
 
@@ -47,8 +48,14 @@ def _whole(value: Any) -> Any:  # Any: whatever JSON holds, before validation
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-# Some clients know one kind of number only and send 100.0.
+# Some clients know one kind of number only and send 100.0. Bounds stand before the validator, so
+# that the OpenAPI document has them.
 Int = Annotated[int, BeforeValidator(_whole)]
+Natural = Annotated[int, Field(ge=0, le=MAX_COUNT), BeforeValidator(_whole)]
+Positive = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+TopLogprobs = Annotated[int, Field(ge=0, le=20), BeforeValidator(_whole)]
+TopK = Annotated[int, Field(ge=-1, le=MAX_COUNT), BeforeValidator(_whole)]
+Seed = Annotated[int, Field(ge=0, le=2**64 - 1), BeforeValidator(_whole)]
 
 AnyBody = TypeVar("AnyBody", bound=Body)
 

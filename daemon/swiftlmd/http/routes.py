@@ -1,0 +1,129 @@
+"""Every route in one table: what answers it, and what its body looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from swiftlmd.http import chat, completions, embeddings, health, messages, models, responses
+from swiftlmd.http import tokenize as tokens
+from swiftlmd.http.messages_request import MessagesRequest
+from swiftlmd.http.responses_request import ResponsesRequest
+from swiftlmd.http.schema import Body
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: str
+    path: str
+    name: str  # in the log, the metrics and the OpenAPI document
+    handler: Handler
+    summary: str
+    body: type[Body] | None = None
+    streams: bool = False
+
+
+ROUTES = (
+    Route("GET", "/", "root", health.root, "Who answers here"),
+    Route("GET", "/health", "health", health.health, "Whether the service is alive"),
+    Route("GET", "/ready", "ready", health.ready, "Whether it accepts requests"),
+    Route("GET", "/metrics", "metrics", health.metrics, "Prometheus metrics"),
+    Route("GET", "/v1/models", "models", models.list_models, "The models of this machine"),
+    Route("GET", "/v1/models/{id:.+}", "model", models.get_model, "One model"),
+    Route(
+        "POST",
+        "/v1/chat/completions",
+        "chat",
+        chat.chat,
+        "OpenAI's chat",
+        chat.ChatRequest,
+        streams=True,
+    ),
+    Route(
+        "POST",
+        "/v1/completions",
+        "completions",
+        completions.completions,
+        "Text continued as it is",
+        completions.CompletionRequest,
+        streams=True,
+    ),
+    Route(
+        "POST",
+        "/v1/responses",
+        "responses",
+        responses.responses,
+        "OpenAI's responses",
+        ResponsesRequest,
+        streams=True,
+    ),
+    Route(
+        "POST",
+        "/v1/responses/input_tokens",
+        "input_tokens",
+        responses.count_input_tokens,
+        "Tokens that a response would read",
+        ResponsesRequest,
+    ),
+    Route("GET", "/v1/responses/{id}", "response", responses.get_response, "A kept response"),
+    Route(
+        "DELETE",
+        "/v1/responses/{id}",
+        "delete_response",
+        responses.delete_response,
+        "Forget a response",
+    ),
+    Route(
+        "GET",
+        "/v1/responses/{id}/input_items",
+        "input_items",
+        responses.input_items,
+        "What a kept response was asked",
+    ),
+    Route(
+        "POST",
+        "/v1/messages",
+        "messages",
+        messages.messages,
+        "Anthropic's messages",
+        MessagesRequest,
+        streams=True,
+    ),
+    Route(
+        "POST",
+        "/v1/messages/count_tokens",
+        "count_tokens",
+        messages.count_tokens,
+        "Tokens that a message would read",
+        MessagesRequest,
+    ),
+    Route(
+        "POST",
+        "/v1/embeddings",
+        "embeddings",
+        embeddings.embeddings,
+        "Vectors of texts",
+        embeddings.EmbeddingRequest,
+    ),
+    Route("POST", "/tokenize", "tokenize", tokens.tokenize, "Text to tokens", tokens.TokenizeBody),
+    Route(
+        "POST",
+        "/detokenize",
+        "detokenize",
+        tokens.detokenize,
+        "Tokens to text",
+        tokens.DetokenizeBody,
+    ),
+    Route(
+        "POST",
+        "/apply-template",
+        "apply_template",
+        tokens.apply_template,
+        "The prompt that a chat becomes",
+        chat.ChatRequest,
+    ),
+)

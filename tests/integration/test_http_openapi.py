@@ -1,0 +1,204 @@
+"""The OpenAPI document is true: it names every route, and no request that it allows (or nearly
+allows) ends in a 5xx or a hang."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from scripted_backend import EMBEDDER, MODEL, ScriptedBackend, calls, serve, tool_call
+
+from swiftlm_proto import messages as m
+from swiftlmd.http.openapi import document
+from swiftlmd.http.routes import ROUTES
+
+NUM_REQUESTS = 2000
+DOCUMENT = document(ROUTES)
+SCHEMAS = DOCUMENT["components"]["schemas"]
+POSTS = [route for route in ROUTES if route.body is not None]
+
+
+class StrictBackend(ScriptedBackend):
+    """Encodes every request for the wire, as the daemon does: what cannot be sent is a bug."""
+
+    async def generate(self, model, request, *, route, client=""):
+        bytes(request)
+        async for event in ScriptedBackend.generate(
+            self, model, request, route=route, client=client
+        ):
+            yield event
+
+    async def tokenize(self, model, request):
+        bytes(request)
+        return await ScriptedBackend.tokenize(self, model, request)
+
+    async def embed(self, model, request):
+        bytes(request)
+        return await ScriptedBackend.embed(self, model, request)
+
+
+def answer() -> Any:
+    deltas = [m.Delta(reasoning="hm"), m.Delta(content="x"), *tool_call("f", "{}")]
+    return calls(*deltas)
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """A server in a thread of its own, so that a hang is seen as one."""
+    started, ports = threading.Event(), []
+
+    async def run() -> None:
+        async with serve(StrictBackend(default=answer())) as server:
+            ports.append(int(server.url.rsplit(":", 1)[1]))
+            stop = asyncio.Event()
+            ports.append(lambda: loop.call_soon_threadsafe(stop.set))
+            started.set()
+            await stop.wait()
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
+    thread.start()
+    assert started.wait(10)
+    yield ports[0]
+    ports[1]()
+    thread.join(10)
+
+
+# Words that mean something to some field; random text alone would never pass a door.
+WORDS = (
+    "text user assistant tool system function custom auto none f message reasoning function_call "
+    "json_object json_schema image_url tool_use tool_result required any high base64 5m "
+    f"{MODEL} {EMBEDDER}"
+).split()
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """Values that a JSON schema allows, now and then one that it does not; seeded.
+
+    (Hypothesis takes ten times as long for the same thousand bodies, and cannot shrink them over
+    a socket in useful time.)
+    """
+
+    random: Random
+
+    def value(self, schema: dict[str, Any], depth: int = 0) -> Any:
+        if depth and self.random.random() < 0.04:
+            return self.wild(2)
+        if "$ref" in schema:
+            return self.value(SCHEMAS[schema["$ref"].rsplit("/", 1)[1]], depth + 1)
+        if "anyOf" in schema:
+            return self.value(self.random.choice(schema["anyOf"]), depth + 1)
+        match schema.get("type"):
+            case "string":
+                return self.random.choice(WORDS) if self.random.random() < 0.8 else self.text()
+            case "integer":
+                low, high = schema.get("minimum", -3), min(schema.get("maximum", 99), 999)
+                return self.random.randint(low, high)
+            case "number":
+                return self.random.uniform(schema.get("minimum", -3), schema.get("maximum", 9))
+            case "boolean":
+                return self.random.random() < 0.5
+            case "array":
+                num_items = self.random.randint(0, 3)
+                return [self.value(schema.get("items", {}), depth + 1) for _ in range(num_items)]
+            case "object":
+                return self.object(schema, depth)
+            case "null":
+                return None
+        return self.wild(2)
+
+    def object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
+        properties = schema.get("properties")
+        if not properties or depth > 12:
+            return {self.random.choice(WORDS): self.wild(1) for _ in range(2)}
+        required = schema.get("required", [])
+        optional = [name for name in properties if name not in required]
+        chosen = self.random.sample(optional, min(len(optional), self.random.randint(0, 4)))
+        return {name: self.value(properties[name], depth + 1) for name in (*required, *chosen)}
+
+    def wild(self, depth: int) -> Any:
+        kind = self.random.randrange(8 if depth else 6)
+        if kind >= 6:
+            inner = [self.wild(depth - 1) for _ in range(self.random.randint(0, 3))]
+            return inner if kind == 6 else {self.text(): value for value in inner}
+        choices = (None, True, self.random.randint(-(2**70), 2**70), 1e300, -0.0, self.text())
+        return choices[kind]
+
+    def text(self) -> str:
+        codes = [self.random.choice((32, 65, 0, 0x2028, 0xE9, 0x1F600, 34, 92)) for _ in range(6)]
+        return "".join(map(chr, codes))
+
+
+def test_no_request_ends_in_a_server_error_or_a_hang(port):
+    generator = Generator(Random(5413))
+    seen: Counter[int] = Counter()
+    for number in range(NUM_REQUESTS):
+        route = POSTS[number % len(POSTS)]
+        body = generator.value({"$ref": f"#/{route.body.__name__}"})
+        status, raw = exchange(port, "POST", route.path, json.dumps(body))
+        assert status < 500, (route.path, json.dumps(body), raw)
+        if status != 200:
+            assert json.loads(raw)["error"]["message"], (route.path, body)
+        seen[status] += 1
+    assert seen[200] > NUM_REQUESTS / 20, f"the generator never makes a good request: {seen}"
+    assert seen[400] > NUM_REQUESTS / 20, f"the generator never makes a bad request: {seen}"
+    assert exchange(port, "GET", "/health", "")[0] == 200
+
+
+def exchange(port: int, method: str, path: str, body: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"messages": [{"role": "user", "content": "\\u0000"}]}',
+        b'{"messages": [{"role": "user", "content": "x"}], "seed": 1' + b"0" * 5000 + b"}",
+        b'{"messages": [{"role": "user", "content": "x"}], "temperature": 1e400}',
+        b'{"messages": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b'{"messages": [{"role": "user", "content": "x"}], "a": '
+        + b'{"a":' * 300
+        + b"1"
+        + b"}" * 301,
+    ],
+)
+def test_json_at_the_edge_is_answered(port, raw):
+    status, reply = exchange(port, "POST", "/v1/chat/completions", raw.decode())
+    assert status in (200, 400), reply
+
+
+def test_the_document_is_served_and_names_every_route(port):
+    status, raw = exchange(port, "GET", "/openapi.json", "")
+    assert status == 200
+    paths = json.loads(raw)["paths"]
+    for route in ROUTES:
+        assert route.method.lower() in paths[re.sub(r":[^}]*", "", route.path)]
+    operations = [op["operationId"] for path in paths.values() for op in path.values()]
+    assert len(set(operations)) == len(operations)
+
+
+def test_its_schemas_are_schemas_and_their_references_lead_somewhere():
+    for schema in SCHEMAS.values():
+        Draft202012Validator.check_schema(schema)
+    for name in re.findall(r'"#/components/schemas/(\w+)"', json.dumps(DOCUMENT)):
+        assert name in SCHEMAS
+    limits = SCHEMAS["ChatRequest"]["properties"]["top_logprobs"]["anyOf"][0]
+    assert (limits["minimum"], limits["maximum"]) == (0, 20)
