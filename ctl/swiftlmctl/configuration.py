@@ -48,14 +48,15 @@ def _asked(
         reply = client.call(verb)
         client.check(reply.fault)
         return reply
-    found = json.loads(_program([*words, "--json"]))
+    found = json.loads(_program(words))
     entries = [m.ConfigEntry(**entry) for entry in found["options"]]
     return m.ConfigReply(entries=entries, path=found["path"])
 
 
 def _program(words: list[str]) -> str:
+    isolated = ["-I"] if sys.flags.isolated else []
     done = subprocess.run(
-        [sys.executable, "-m", "swiftlmd", "config", *words],
+        [sys.executable, *isolated, "-m", "swiftlmd", "config", *words],
         capture_output=True,
         text=True,
         timeout=30,

@@ -25,6 +25,7 @@ from swiftlm_proto.paths import Paths, locate
 from swiftlmd import logs
 from swiftlmd.admin_socket import NotOurs, SocketInUse, bound_socket
 from swiftlmd.breaker import Breaker
+from swiftlmd.config import command as config_command
 from swiftlmd.config.live import LiveConfiguration
 from swiftlmd.config.load import ConfigError, Configuration, load
 from swiftlmd.config.settings import OPTIONS
@@ -48,6 +49,8 @@ def run(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.command == "selfcheck":
         return self_check(locate())
+    if arguments.command == "config":
+        return config_command.run(arguments, locate().config_file, os.environ)
     flags = {key: text for key in OPTIONS if (text := getattr(arguments, key)) is not None}
     return serve(locate(), flags, engine_command())
 
@@ -159,9 +162,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version())
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("selfcheck", help="see whether this installation can run, and exit")
-    command = commands.add_parser("serve", help="run in the foreground")
+    config_command.add_arguments(
+        commands.add_parser("config", help="show or change the configuration")
+    )
+    serving = commands.add_parser("serve", help="run in the foreground")
     for option in OPTIONS.values():
-        command.add_argument(
+        serving.add_argument(
             option.flag, dest=option.key, metavar="VALUE", help=option.help.replace("%", "%%")
         )
     return parser

@@ -1,0 +1,57 @@
+"""`swiftlmd config ...`: the configuration without a running daemon; swiftlmctl calls it then.
+
+Prints JSON: the path, and the same entries that the admin service gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from swiftlm_proto.exit_codes import DaemonExit
+from swiftlmd.config.live import Entry, LiveConfiguration
+from swiftlmd.config.load import ConfigError, load
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("show", help="print all options as JSON")
+    verbs.add_parser("validate", help="check the file")
+    setting = verbs.add_parser("set", help="set one option in the file")
+    setting.add_argument("key")
+    setting.add_argument("value")
+    verbs.add_parser("unset", help="take one option out of the file").add_argument("key")
+
+
+def run(arguments: argparse.Namespace, path: Path, environ: Mapping[str, str]) -> int:
+    """Does what was asked and prints; BAD_CONFIG with the reason on stderr when it cannot."""
+    try:
+        configuration = LiveConfiguration(load(path, environ, {}), environ, {})
+        if arguments.verb == "validate":
+            print(f"{path} is sound" if path.exists() else f"{path}: not there; all defaults")
+            return DaemonExit.STAY_DOWN
+        print(json.dumps(_answer(configuration, arguments)))
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return DaemonExit.BAD_CONFIG
+    return DaemonExit.STAY_DOWN
+
+
+def _answer(configuration: LiveConfiguration, arguments: argparse.Namespace) -> dict[str, object]:
+    if arguments.verb == "set":
+        configuration.set(arguments.key, arguments.value)
+    elif arguments.verb == "unset":
+        configuration.unset(arguments.key)
+    entries = configuration.entries("" if arguments.verb == "show" else arguments.key)
+    return {"path": str(configuration.path), "options": [_plain(entry) for entry in entries]}
+
+
+def _plain(entry: Entry) -> dict[str, object]:
+    """Named as in admin.proto's ConfigEntry."""
+    fields = asdict(entry)
+    renamed = {"help": "description", "form": "type", "default": "default_value"}
+    return {renamed.get(name, name): value for name, value in fields.items()}

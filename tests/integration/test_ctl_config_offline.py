@@ -1,0 +1,85 @@
+"""The configuration while the daemon is down: read, changed and checked by the daemon's program."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Ctl = Callable[..., "subprocess.CompletedProcess[str]"]
+
+CONFIG = """\
+# mine
+[http]
+port = 5500  # a free one
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "config.toml").write_text(CONFIG)
+    return tmp_path
+
+
+@pytest.fixture
+def ctl(home: Path, room_path: str) -> Ctl:
+    def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "SWIFTLM_HOME": str(home),
+            "SWIFTLM_SERVICE_MANAGER": "none",
+            "PYTHONPATH": room_path,
+            **environ,
+        }
+        command = [sys.executable, "-m", "swiftlmctl", "config", *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_show_names_who_set_each_value(ctl: Ctl) -> None:
+    done = ctl("show", "--json", SWIFTLM_LOG_LEVEL="debug")
+    options = {entry["key"]: entry for entry in json.loads(done.stdout)["options"]}
+    assert (options["http.port"]["value"], options["http.port"]["origin"]) == ("5500", "file")
+    assert options["log.level"]["origin"] == "environment"
+    assert options["http.host"]["origin"] == "default"
+
+
+def test_set_keeps_comments_and_unset_brings_the_default_back(ctl: Ctl, home: Path) -> None:
+    assert ctl("set", "log.level", "debug").returncode == 0
+    text = (home / "config.toml").read_text()
+    assert "# mine" in text
+    assert "# a free one" in text
+    assert ctl("get", "log.level").stdout == "debug\n"
+    assert ctl("unset", "log.level").returncode == 0
+    assert ctl("get", "log.level").stdout == "info\n"
+
+
+def test_wrong_key_names_the_nearest(ctl: Ctl) -> None:
+    done = ctl("set", "http.prot", "1")
+    assert done.returncode == 1
+    assert "did you mean 'http.port'" in done.stderr
+
+
+def test_broken_file_is_found_by_validate_and_edit_is_offered(ctl: Ctl, home: Path) -> None:
+    assert "is sound" in ctl("validate").stdout
+    (home / "config.toml").write_text("[http]\nprot = 1\n")
+    done = ctl("validate")
+    assert done.returncode == 1
+    assert "config.toml: unknown option 'http.prot'" in done.stderr
+    assert "swiftlmctl config edit" in done.stderr
+
+
+def test_edit_opens_the_editor_and_checks_what_it_left(ctl: Ctl, home: Path) -> None:
+    editor = home / "editor"
+    editor.write_text('#!/bin/sh\necho "[nonsense]" > "$1"\n')
+    editor.chmod(0o755)
+    done = ctl("edit", EDITOR=str(editor))
+    assert done.returncode == 1
+    assert "unknown table [nonsense]" in done.stderr
