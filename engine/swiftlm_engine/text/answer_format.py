@@ -4,9 +4,10 @@ Nobody configures it: the chat template and the vocabulary give it away.
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from swiftlm_engine.text.blocks import block_finder, find_harmony_block
 from swiftlm_engine.text.emitter import Emitter
 from swiftlm_engine.text.harmony import (
     HarmonyMarkers,
@@ -15,9 +16,18 @@ from swiftlm_engine.text.harmony import (
     muse_destination,
 )
 from swiftlm_engine.text.marks import marked
+from swiftlm_engine.text.messages import ToolSpec
 from swiftlm_engine.text.reader import AnswerReader, Reader
 from swiftlm_engine.text.reasoning import TAGS, Tags, Thoughts, opened_by
-from swiftlm_engine.text.tools.families import CallContext, Family, bare_any, choose_family
+from swiftlm_engine.text.replay import FindBlock
+from swiftlm_engine.text.tools.families import (
+    HERMES,
+    CallContext,
+    Family,
+    Starts,
+    bare_any,
+    choose_family,
+)
 
 HARMONY_TOKENS = (
     "<|start|>",
@@ -54,7 +64,10 @@ class AnswerFormat:
         special: Collection[str],
         vocabulary: Collection[str],
         mlx_lm_name: str | None = None,
+        knows_tools: bool = True,
     ) -> None:
+        # A template without tools has them explained in Hermes's form (plain_tools.py).
+        self._plain_tools = not knows_tools
         self.family = choose_family(template, vocabulary, mlx_lm_name)
         self.harmony = all(t in vocabulary for t in HARMONY_TOKENS[:3]) and (
             "<|constrain|>" in vocabulary or "<|channel|>analysis" in template
@@ -111,7 +124,14 @@ class AnswerFormat:
         bare = self.family.bare(calls)
         if reading.forced:
             bare = bare_any(calls) | bare
-        return AnswerReader(emitter, thoughts, self.family.starts(calls), bare, dropped)
+        return AnswerReader(emitter, thoughts, self._starts(calls), bare, dropped)
+
+    def _starts(self, calls: CallContext) -> Starts:
+        return (HERMES.starts(calls) if self._plain_tools else {}) | self.family.starts(calls)
+
+    def finder(self, tools: Sequence[ToolSpec]) -> FindBlock:
+        """Finds the calls that a rendered prompt of this model spells."""
+        return find_harmony_block if self.harmony else block_finder(self._starts, tools)
 
     def _harmony_markers(self) -> HarmonyMarkers:
         mark = self.mark

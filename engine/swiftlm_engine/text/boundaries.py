@@ -1,6 +1,6 @@
-"""Boundaries: the token counts of a prompt at which the next prompt is likely to part from it.
+"""Boundaries: the places in a prompt at which the next prompt is likely to part from it.
 
-A boundary is found by drawing only the beginning of the conversation and comparing the texts.
+A place is found by drawing only the beginning of the conversation and comparing the texts.
 Beginnings seen in earlier turns are remembered by length and digest, so that a long conversation
 costs a few drawings per request and not one per turn.
 """
@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from swiftlm_engine.text.messages import Message, TextPart
-from swiftlm_engine.text.turns import Turns
+from swiftlm_engine.text.messages import ImagePart, Message, TextPart
+from swiftlm_engine.text.turns import Turns, is_system
 
 MAX_REMEMBERED = 4096
 MAX_NEW_TURNS = 8  # beginnings drawn for one prompt; the last turns are the ones that come back
-ANSWER_OPENERS = ("<think", "[THINK]", "<|channel>thought", "<|open|>think")
+ANSWER_OPENERS = ("<think", "[THINK]", "<|channel>thought", "<|open|>think", "</think>")
 ELSE = Message("user", (TextPart("\u2402else\u2403"),))
 
 
@@ -27,7 +27,17 @@ class Draw(Protocol):
     def __call__(self, turns: Turns, tools: bool = True) -> str | None: ...
 
     @property
+    def goes_on(self) -> bool:
+        """The last turn is the beginning of the answer."""
+
+    @property
     def key(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    at: int  # characters
+    is_turn: bool = False  # the end of a turn before the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,35 +56,36 @@ class Boundaries:
         # The turns of a beginning -> (its length in the text, digest of that text).
         self._seen: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()
 
-    def find(self, encoded: Encoded, turns: Turns, draw: Draw) -> tuple[int, ...]:
-        positions = {
-            *self._head(encoded.text, turns, draw),
-            *self._turns(encoded.text, turns, draw),
-        }
-        positions |= set(_answer(encoded.text, max(positions, default=0)))
-        counts = {encoded.tokens_before(p) for p in positions}
-        return tuple(sorted(n for n in counts if 0 < n < len(encoded.token_ids)))
+    def find(self, text: str, turns: Turns, draw: Draw) -> list[Position]:
+        positions = [*self._head(text, turns, draw), *self._turns(text, turns, draw)]
+        last = max((p.at for p in positions), default=0)
+        return [*positions, *_answer(text, last)]
 
-    def _head(self, text: str, turns: Turns, draw: Draw) -> Iterator[int]:
+    def _head(self, text: str, turns: Turns, draw: Draw) -> Iterator[Position]:
         """After the system message and the tools, in either order."""
-        head = _head_length(turns)
+        head = next((i for i, t in enumerate(turns) if not is_system(t)), len(turns))
         system = turns[:head]
         others = tuple(Message(t.role, ELSE.parts) for t in system)
         parts = [(system, True), (system, False), (others, True)] if head else [(system, True)]
         for part, tools in parts:
             key = _digest(draw.key, repr((part, tools, system)))
-            yield from self._beginning(key, text, (*part, ELSE), draw, tools)
+            length = self._beginning(key, text, (*part, ELSE), draw, tools)
+            if length:
+                yield Position(length)
 
-    def _turns(self, text: str, turns: Turns, draw: Draw) -> Iterator[int]:
+    def _turns(self, text: str, turns: Turns, draw: Draw) -> Iterator[Position]:
         keys = _running_digests(draw.key, turns)
-        for end in range(len(turns), 0, -1):
-            new_turns = len(turns) - end
-            if keys[end] in self._seen or new_turns < MAX_NEW_TURNS:
-                yield from self._beginning(keys[end], text, turns[:end], draw)
+        last = len(turns) - 1 if draw.goes_on else len(turns)
+        for end in range(last, 0, -1):
+            if keys[end] in self._seen or last - end < MAX_NEW_TURNS:
+                length = self._beginning(keys[end], text, turns[:end], draw)
+                if length:
+                    yield Position(length, is_turn=True)
 
     def _beginning(
         self, key: bytes, text: str, turns: Turns, draw: Draw, tools: bool = True
-    ) -> Iterator[int]:
+    ) -> int:
+        """How much of the text these turns are; 0 when it does not begin with them."""
         known = self._seen.get(key)
         if known is None:
             drawn = draw(turns, tools)
@@ -82,8 +93,7 @@ class Boundaries:
             known = (length, _digest(text[:length]))
             self._remember(key, known)
         length, digest = known
-        if length and _digest(text[:length]) == digest:
-            yield length
+        return length if _digest(text[:length]) == digest else 0
 
     def _remember(self, key: bytes, beginning: tuple[int, bytes]) -> None:
         self._seen[key] = beginning
@@ -103,17 +113,11 @@ def common_prefix(a: str, b: str) -> int:
     return low
 
 
-def _answer(text: str, start: int) -> Iterator[int]:
+def _answer(text: str, start: int) -> Iterator[Position]:
     """Before the tag that opens (or skips) the thoughts of the answer to come."""
-    for opener in ANSWER_OPENERS:
-        position = text.find(opener, start)
-        if position >= 0:
-            yield position
-
-
-def _head_length(turns: Turns) -> int:
-    others = (i for i, t in enumerate(turns) if t.role not in ("system", "developer"))
-    return next(others, len(turns))
+    found = [p for p in (text.find(opener, start) for opener in ANSWER_OPENERS) if p >= 0]
+    if found:
+        yield Position(min(found))
 
 
 def _running_digests(key: str, turns: Turns) -> list[bytes]:
@@ -121,7 +125,13 @@ def _running_digests(key: str, turns: Turns) -> list[bytes]:
     running = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16)
     digests = [running.digest()]
     for turn in turns:
-        running.update(repr(turn).encode("utf-8", "surrogatepass"))
+        for part in turn.parts:
+            if isinstance(part, ImagePart):
+                running.update(hashlib.blake2b(part.content, digest_size=16).digest())
+            else:
+                running.update(part.text.encode("utf-8", "surrogatepass") + b"\0")
+        rest = (turn.role, turn.reasoning, turn.tool_calls, turn.tool_call_id, turn.name)
+        running.update(repr(rest).encode("utf-8", "surrogatepass"))
         digests.append(running.digest())
     return digests
 

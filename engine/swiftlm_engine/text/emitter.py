@@ -17,6 +17,7 @@ from swiftlm_engine.text.events import (
     ToolCallStart,
 )
 from swiftlm_engine.text.marks import unmarked
+from swiftlm_engine.text.replay import RawCalls
 
 
 def openai_call_id() -> str:
@@ -51,7 +52,11 @@ class Emitter:
         self._held_lines = ""  # line breaks at the end of the thoughts so far
         self._thought = False
         self._answer_starts = False  # line breaks here belong to the markup before
+        self._said = False  # content since the thoughts or the last block of calls
+        self._lead: str | None = None  # white space between content and the block's first call
+        self._block_ids: list[str] = []
         self.completed_ids: list[str] = []
+        self.raw_calls: list[RawCalls] = []  # to be remembered once the answer is complete
 
     @property
     def complete(self) -> bool:
@@ -98,6 +103,7 @@ class Emitter:
         self._held_lines = ""
         self._thought = False
         self._answer_starts = True
+        self._said = False
 
     def finish(self) -> None:
         """White space held for a call that did not come is content."""
@@ -107,6 +113,7 @@ class Emitter:
 
     def _say(self, text: str) -> None:
         if text:
+            self._said = True
             self._events.append(ContentDelta(unmarked(text)))
 
     # -- calls
@@ -139,6 +146,14 @@ class Emitter:
             self._show_call(call)
             self._events.append(ToolCallDelta(self._shown_calls - 1, "".join(call.fragments)))
         self.completed_ids.append(call.id)
+        self._block_ids.append(call.id)
+
+    def end_block(self, raw: str) -> None:
+        """A run of calls is over; `raw` is all the model wrote for it."""
+        if self._block_ids:
+            self.raw_calls.append(RawCalls(tuple(self._block_ids), unmarked(raw), self._lead))
+        self._block_ids = []
+        self._said = False
 
     def reject_call(self, raw: str) -> None:
         """The text since the last complete call is no call."""
@@ -156,6 +171,8 @@ class Emitter:
             return
         call.index = self._shown_calls
         self._shown_calls += 1
+        if not self._block_ids:
+            self._lead = self._held_space if self._said else None
         self._held_space = ""
         self._answer_starts = False
         self._events.append(ToolCallStart(call.index, call.id, call.name))

@@ -57,6 +57,7 @@ class HarmonyReader:
         self._header = ""
         self._held = ""
         self._raw = ""
+        self._written = ""  # the header of the message being read
         self._json = JsonStream()
         self.push(header)
 
@@ -93,7 +94,6 @@ class HarmonyReader:
         self._held = self._held[position + len(marker) :]
         if marker == markers.message:
             self._enter(self._destination_of(unmarked(self._header)))
-            self._header = ""
         else:
             self._header = "" if marker in markers.ends else self._header + marker
         return True
@@ -101,6 +101,8 @@ class HarmonyReader:
     def _enter(self, to: Destination) -> None:
         self._to = to
         self._raw = ""
+        header, self._header = unmarked(self._header), ""
+        self._written = header.removeprefix("<|start|>assistant") + unmarked(self._markers.message)
         if to.route is Route.CALL:
             self._json = JsonStream()
             self._emitter.open_call(to.name)
@@ -134,6 +136,7 @@ class HarmonyReader:
         self._raw += held[: len(held) - len(self._held)]
         if self._json.done:
             self._emitter.close_call()
+            self._emitter.end_block(self._written + self._raw)
         return over
 
     def _body(self, to: Destination, text: str) -> None:

@@ -1,7 +1,8 @@
 """Messages: one conversation as every dialect's request becomes before a template sees it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +61,18 @@ class Chat:
     reasoning_effort: str | None = None
     template_kwargs: Mapping[str, object] = field(default_factory=dict)
     continue_final_message: bool = False
+
+
+def tool_dicts(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
+    """The tools as OpenAI spells them, and as templates and parsers expect them."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters or {"type": "object", "properties": {}},
+            },
+        }
+        for tool in tools
+    ]

@@ -7,9 +7,8 @@ from swiftlm_engine.text.answer_format import AnswerFormat
 from swiftlm_engine.text.detokenizer import TokenTexts, bare, special_tokens
 from swiftlm_engine.text.messages import Chat
 from swiftlm_engine.text.output import OutputOptions, OutputParser
-from swiftlm_engine.text.template import ChatTemplate, RenderedPrompt
-
-TAIL = 400  # characters of the prompt that tell what the template has opened
+from swiftlm_engine.text.replay import RawCallMemory
+from swiftlm_engine.text.template import ChatTemplate, RenderedPrompt, Replay
 
 
 class ModelText:
@@ -20,12 +19,16 @@ class ModelText:
     ) -> None:
         # Any: a tokenizer of transformers, bare or wrapped by mlx-lm.
         self._tokenizer = tokenizer
-        self.template = ChatTemplate(tokenizer, template_defaults)
+        self.memory = RawCallMemory()
+        replay = Replay(self.memory, lambda tools: self.format.finder(tools))
+        self.template = ChatTemplate(tokenizer, template_defaults, replay)
         inner = bare(tokenizer)
-        special = special_tokens(inner)
-        declared = getattr(inner, "init_kwargs", {}).get("tool_parser_type")
         self.format = AnswerFormat(
-            self.template.source, set(special.values()), inner.get_vocab().keys(), declared
+            self.template.source,
+            set(special_tokens(inner).values()),
+            inner.get_vocab().keys(),
+            getattr(inner, "init_kwargs", {}).get("tool_parser_type"),
+            self.template.knows_tools,
         )
         self.texts = TokenTexts(tokenizer, self.format.controls)
 
@@ -37,8 +40,12 @@ class ModelText:
         """The parser of one sequence; `prompt` is None where the client sent plain text."""
         if prompt is None:
             return OutputParser(self._texts_for(options.stop), options)
-        tail = prompt.text[-TAIL:]
-        return OutputParser(self._texts_for(options.stop), options, self.format, tail)
+        texts = self._texts_for(options.stop)
+        return OutputParser(texts, options, self.format, prompt.opening)
+
+    def remember(self, parser: OutputParser) -> None:
+        """Call it when an answer is complete: its calls go into later prompts as written."""
+        self.memory.remember(parser.raw_calls)
 
     def _texts_for(self, stop: tuple[str, ...]) -> TokenTexts:
         """A special token that a client names as a stop string must be seen as text."""

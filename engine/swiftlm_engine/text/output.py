@@ -15,10 +15,9 @@ from swiftlm_engine.text.emitter import Emitter, EmitterOptions, openai_call_id
 from swiftlm_engine.text.events import FinishReason, TextEvent
 from swiftlm_engine.text.messages import ToolSpec
 from swiftlm_engine.text.reader import PlainReader, Reader
+from swiftlm_engine.text.replay import RawCalls
 from swiftlm_engine.text.stops import StopMatcher
-from swiftlm_engine.text.template import tool_dict
-from swiftlm_engine.text.tools.families import CallContext
-from swiftlm_engine.text.tools.values import Properties
+from swiftlm_engine.text.tools.families import call_context
 
 
 class ToolMode(Enum):
@@ -78,6 +77,11 @@ class OutputParser:
         budget = self._options.thinking_budget
         return budget is not None and self.in_reasoning and self.reasoning_tokens >= budget
 
+    @property
+    def raw_calls(self) -> list[RawCalls]:
+        """The calls as written, to be put back into later prompts."""
+        return self._emitter.raw_calls
+
     def push(self, token_id: int) -> list[TextEvent]:
         if self.stopped:
             return []
@@ -106,9 +110,7 @@ class OutputParser:
             return PlainReader(self._emitter)
         calls = None
         if options.tools and options.tool_mode is not ToolMode.OFF:
-            tools = [tool_dict(tool) for tool in options.tools]
-            properties = {tool.name: Properties.of(tool.parameters) for tool in options.tools}
-            calls = CallContext(self._emitter, answer_format.mark, tools, properties)
+            calls = call_context(self._emitter, answer_format.mark, options.tools)
         forced = options.tool_mode is ToolMode.FORCED
         return answer_format.reader(self._emitter, Reading(calls, prompt_tail, forced))
 

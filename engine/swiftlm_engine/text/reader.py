@@ -69,6 +69,7 @@ class AnswerReader:
         self._fresh = True  # nothing but markup since the beginning, the thoughts, or a call
         self._begun = False  # the answer has some content or a call
         self._held = ""
+        self._raw: list[str] = []  # what the model wrote for the calls being read
 
     @property
     def in_reasoning(self) -> bool:
@@ -82,6 +83,7 @@ class AnswerReader:
     def finish(self, cut: bool) -> None:
         if self._call is not None:
             self._call.finish(cut)
+            self._end_call()
         elif self.in_reasoning:
             self._emitter.reasoning(self._held)
         else:
@@ -101,11 +103,16 @@ class AnswerReader:
 
     def _read_call(self, call: CallReader) -> bool:
         rest = call.feed(self._held)
+        self._raw.append(self._held[: len(self._held) - len(rest or "")])
         self._held = rest or ""
         if rest is not None:
-            self._call = None
-            self._fresh = True
+            self._end_call()
         return rest is not None
+
+    def _end_call(self) -> None:
+        self._emitter.end_block("".join(self._raw))
+        self._call = None
+        self._fresh = True
 
     def _think(self, thoughts: Thoughts) -> bool:
         thought = thoughts.read(self._held)
@@ -158,6 +165,7 @@ class AnswerReader:
 
     def _start(self, start: Start, text: str, marker_length: int) -> None:
         self._held = text if start.replay else text[marker_length:]
+        self._raw = [] if start.replay else [text[:marker_length]]
         self._call = start.make()
         self._begun = True
         self._fresh = False

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from swiftlm_engine.text.emitter import Emitter
+from swiftlm_engine.text.messages import ToolSpec, tool_dicts
 from swiftlm_engine.text.reader import Start
 from swiftlm_engine.text.tools import syntaxes
 from swiftlm_engine.text.tools.borrowed import BareListReader, BorrowedReader, parser_of
@@ -51,6 +52,13 @@ class CallContext:
 
     def properties_of(self, name: str) -> Properties:
         return self.properties.get(name) or Properties({}, {})
+
+
+def call_context(
+    emitter: Emitter, mark: Callable[[str], str], tools: Sequence[ToolSpec]
+) -> CallContext:
+    properties = {tool.name: Properties.of(tool.parameters) for tool in tools}
+    return CallContext(emitter, mark, tool_dicts(tools), properties)
 
 
 def _nothing(_: CallContext) -> Starts:
