@@ -92,7 +92,8 @@ class Governor:
     @property
     def pressure(self) -> Pressure:
         """The kernel's verdict without its spikes: what all of the last readings agree on."""
-        return min(self._pressures, default=Pressure.NORMAL)
+        full = len(self._pressures) == self._marks.spike_readings
+        return min(self._pressures) if full else Pressure.NORMAL
 
     @property
     def available_bytes(self) -> int:
