@@ -24,6 +24,7 @@ from swiftlm_proto.paths import Paths
 from swiftlmd import logs
 from swiftlmd.admin import AdminService
 from swiftlmd.admin_socket import OwnerOnlyServer
+from swiftlmd.admission import Admission
 from swiftlmd.breaker import HEALTHY_AFTER_S, Breaker
 from swiftlmd.clock import Clock, SystemClock
 from swiftlmd.config.live import Changes, LiveConfiguration
@@ -114,7 +115,7 @@ class Daemon:
             residency=self._residency,
             store=self._store,
             machine=self._machine,
-            watch=self._watch,
+            admission=Admission(self._watch),
         )
 
     async def run(self) -> None:

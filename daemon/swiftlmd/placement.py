@@ -5,13 +5,21 @@ Residency asks only this port; the arithmetic behind it is the plan of `swiftlm_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.settings import Settings
 from swiftlmd.store.entries import StoredModel
+
+PriceRequest = Callable[[int, int], int]
+"""Bytes that a request takes, of its prompt tokens and answer tokens."""
+
+
+def free_of_charge(prompt_tokens: int, max_tokens: int) -> int:
+    """The price where nothing is known."""
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +32,7 @@ class Placement:
     refusal: str  # the sum in words, when it does not fit
     plan: str  # JSON, for status and `swiftlmctl plan`
     forced: bool = False
+    price_request: PriceRequest = free_of_charge
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -76,6 +76,7 @@ class BrainPlanner:
             refusal=f"model '{model.name}' {plan.summary}",
             plan=json.dumps(plan.to_json()),
             forced=plan.forced,
+            price_request=plan.request_bytes,
         )
 
     def _plan(self, folder: Path, settings: Settings, limits: MachineLimits, force: bool) -> Plan:

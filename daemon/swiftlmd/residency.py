@@ -26,7 +26,7 @@ from swiftlmd.crashes import CrashRecord
 from swiftlmd.engines.engine import Engine, OnProgress
 from swiftlmd.engines.process import ProcessEnd
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
-from swiftlmd.placement import Placement, Planner
+from swiftlmd.placement import Placement, Planner, PriceRequest
 from swiftlmd.resident import Resident, State
 from swiftlmd.room import Room
 from swiftlmd.store.entries import StoredModel
@@ -58,6 +58,15 @@ class Unloaded:
     was_loaded: bool
     freed_bytes: int = 0
     pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A loaded model in use."""
+
+    model: str
+    engine: Engine
+    price_request: PriceRequest
 
 
 class Residency:
@@ -120,15 +129,15 @@ class Residency:
         )
 
     @asynccontextmanager
-    async def lease(self, name: str, keep_alive_s: float | None = None) -> AsyncIterator[Engine]:
-        """The model's engine, loaded if need be, kept until the block ends."""
+    async def lease(self, name: str, keep_alive_s: float | None = None) -> AsyncIterator[Lease]:
+        """The model, loaded if need be, kept until the block ends."""
         resident = await self._ready(name)
         engine = resident.engine
         assert engine is not None, "a ready model has an engine"
         if keep_alive_s is not None:
             resident.keep_alive_s = keep_alive_s
         try:
-            yield engine
+            yield Lease(resident.name, engine, resident.price_request)
         finally:
             resident.give_back(self._clock.now())
 

@@ -13,6 +13,7 @@ from swiftlmd.config.settings import Settings
 from swiftlmd.crashes import CrashRecord
 from swiftlmd.engines.engine import Engine
 from swiftlmd.faults import ServiceError
+from swiftlmd.placement import PriceRequest, free_of_charge
 from swiftlmd.store.entries import StoredModel
 
 
@@ -40,6 +41,7 @@ class Resident:
     task: asyncio.Task[None] | None = None  # the load under way
     engine: Engine | None = None
     priced_bytes: int = 0
+    price_request: PriceRequest = free_of_charge
     plan: str = ""
     progress: m.LoadEvent = field(default_factory=m.LoadEvent)
     fault: ServiceError | None = None

@@ -55,6 +55,7 @@ class Room:
                 await self._evict(victims[0], newcomer)
                 placement = await self._settled(newcomer)
             newcomer.priced_bytes = placement.needed_bytes
+            newcomer.price_request = placement.price_request
             newcomer.plan = placement.plan
             return placement
 

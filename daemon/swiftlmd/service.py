@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Protocol
 
 from swiftlm_proto import messages as m
+from swiftlmd.admission import Admission
 from swiftlmd.clock import Clock
 from swiftlmd.config.settings import NEVER, Settings
-from swiftlmd.engines.engine import Engine
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.instance import Instance
 from swiftlmd.machine import Machine, own_bytes
-from swiftlmd.memory import Watch
 from swiftlmd.names import ModelNames
 from swiftlmd.requests import ActiveRequest, RequestTable
-from swiftlmd.residency import Residency, Store
+from swiftlmd.residency import Lease, Residency, Store
 from swiftlmd.resident import State, stored_status
 from swiftlmd.store.store import Download
 
@@ -59,14 +58,14 @@ class Service:
         residency: Residency,
         store: DownloadingStore,
         machine: Machine,
-        watch: Watch,
+        admission: Admission,
     ) -> None:
         self._clock = clock
         self._about = about
         self._settings = settings
         self._store = store
         self._machine = machine
-        self._watch = watch
+        self._admission = admission
         self.residency = residency
         self.requests = RequestTable(clock)
         self.names = ModelNames(settings, self._latest_used)
@@ -93,9 +92,13 @@ class Service:
         loading = asyncio.timeout(request.deadline_s or None)
         with self.requests.track(request.request_id, name, route, client, loading) as active:
             async with AsyncExitStack() as stack:
-                active.engine = await self._leased(stack, active, request, loading)
+                lease = await self._leased(stack, active, request, loading)
+                await self._admission.admit(request, lease.model, lease.price_request)
+                active.engine = lease.engine
+                if active.cancelled:
+                    raise _cancelled()
                 events = await stack.enter_async_context(
-                    aclosing(active.engine.client.generate(request))
+                    aclosing(lease.engine.client.generate(request))
                 )
                 async for event in events:
                     active.note(event)
@@ -104,21 +107,21 @@ class Service:
                     yield event
 
     async def tokenize(self, model: str, request: m.TokenizeRequest) -> m.TokenizeReply:
-        async with self.residency.lease(await self.named(model)) as engine:
-            reply = await engine.client.tokenize(request)
+        async with self.residency.lease(await self.named(model)) as lease:
+            reply = await lease.engine.client.tokenize(request)
         _raise(reply.fault)
         return reply
 
     async def detokenize(self, model: str, request: m.DetokenizeRequest) -> m.DetokenizeReply:
-        async with self.residency.lease(await self.named(model)) as engine:
-            reply = await engine.client.detokenize(request)
+        async with self.residency.lease(await self.named(model)) as lease:
+            reply = await lease.engine.client.detokenize(request)
         _raise(reply.fault)
         return reply
 
     async def embed(self, model: str, request: m.EmbedRequest) -> m.EmbedReply:
         self._refuse_while_draining()
-        async with self.residency.lease(await self.named(model)) as engine:
-            reply = await engine.client.embed(request)
+        async with self.residency.lease(await self.named(model)) as lease:
+            reply = await lease.engine.client.embed(request)
         _raise(reply.fault)
         return reply
 
@@ -163,7 +166,7 @@ class Service:
         active: ActiveRequest,
         request: m.GenerateRequest,
         loading: asyncio.Timeout,
-    ) -> Engine:
+    ) -> Lease:
         keep_alive = request.keep_alive_s
         keep_s = None if keep_alive is None else NEVER if keep_alive < 0 else float(keep_alive)
         try:
@@ -171,7 +174,7 @@ class Service:
                 return await stack.enter_async_context(self.residency.lease(active.model, keep_s))
         except TimeoutError:
             if active.cancelled:
-                raise ServiceError(Kind.ABORTED, "the request was cancelled") from None
+                raise _cancelled() from None
             message = f"model '{active.model}' was not ready within {request.deadline_s:g} s"
             raise ServiceError(Kind.DEADLINE, message) from None
 
@@ -183,6 +186,10 @@ class Service:
     def _latest_used(self) -> str | None:
         ready = [r for r in self.residency.residents if r.state is State.READY]
         return max(ready, key=lambda r: r.used_at).name if ready else None
+
+
+def _cancelled() -> ServiceError:
+    return ServiceError(Kind.ABORTED, "the request was cancelled")
 
 
 def _download(found: Download) -> m.DownloadStatus:

@@ -1,0 +1,285 @@
+"""The service between dialects and engines: names, the table of requests, one ending for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from fakes import (
+    FakeClock,
+    FakeLauncher,
+    FakeLoadedEngine,
+    FakeMemory,
+    FakePlanner,
+    FakeStore,
+    settle,
+    stored_model,
+)
+
+from swiftlm_proto import messages as m
+from swiftlmd.admission import Admission, prompt_tokens
+from swiftlmd.config.settings import Settings
+from swiftlmd.faults import Kind, ModelNotFound, ServiceError
+from swiftlmd.instance import this_instance
+from swiftlmd.machine import Machine
+from swiftlmd.memory import Answer, Device, Level, Verdict
+from swiftlmd.names import ModelNames
+from swiftlmd.residency import Residency
+from swiftlmd.self_test import test_engines as ask_each_engine
+from swiftlmd.service import About, Service
+
+GB = 10**9
+STOP = m.Finished(reason=m.FinishedReason.STOP)
+
+
+class FakeWatch:
+    """Memory is as short as a test says; `asked` holds the prices of requests."""
+
+    def __init__(self) -> None:
+        self.level = Level.CALM
+        self.verdict = Verdict(Answer.ADMIT)
+        self.asked: list[int] = []
+
+    async def admit(self, num_bytes: int) -> Verdict:
+        self.asked.append(num_bytes)
+        return self.verdict
+
+
+@dataclass(slots=True)
+class World:
+    clock: FakeClock
+    launcher: FakeLauncher
+    residency: Residency
+    service: Service
+    watch: FakeWatch
+    settings: Settings
+
+    def engine(self, name: str = "a") -> FakeLoadedEngine:
+        return self.launcher.engines[name]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    clock, memory, watch = FakeClock(), FakeMemory(), FakeWatch()
+    launcher = FakeLauncher(memory)
+    store = FakeStore(stored_model("a", GB), stored_model("org/b", GB))
+    residency = Residency(
+        clock=clock,
+        store=store,
+        planner=FakePlanner(memory),
+        launcher=launcher,
+        footprint=memory.footprint_bytes,
+        settings=lambda: world.settings,
+    )
+    service = Service(
+        clock=clock,
+        about=About(this_instance("1", "x"), "none", Path("c"), Path("l"), lambda: ["a warning"]),
+        settings=lambda: world.settings,
+        residency=residency,
+        store=store,
+        machine=Machine(Device(), None, lambda: None, lambda: world.settings),
+        admission=Admission(watch),
+    )
+    world = World(clock, launcher, residency, service, watch, Settings(models_default="a"))
+    async with residency:
+        yield world
+
+
+def asked(world: World, request_id: str = "r", model: str = "a", **fields: object):
+    request = m.GenerateRequest(request_id=request_id, text="hi", **fields)
+    return world.service.generate(model, request, route="chat", client="test")
+
+
+async def collect(events: AsyncIterator[m.SequenceEvent]) -> list[m.SequenceEvent]:
+    return [event async for event in events]
+
+
+async def test_a_request_is_listed_while_it_runs_and_counted_when_it_ends(world: World) -> None:
+    task = asyncio.create_task(collect(asked(world)))
+    await settle()
+    row = world.service.requests.listed()[0]
+    assert (row.request_id, row.model, row.route, row.client) == ("r", "a", "chat", "test")
+    assert (await world.service.status()).in_flight == 1
+    world.engine().client.events.put_nowait(m.SequenceEvent(request_id="r", finished=STOP))
+    assert [event.finished for event in await task] == [STOP]
+    status = await world.service.status()
+    assert (status.in_flight, status.requests, status.errors) == (0, 1, 0)
+    assert status.warnings == ["a warning"]
+
+
+async def test_closing_the_events_aborts_the_request_and_gives_the_lease_back(
+    world: World,
+) -> None:
+    async with aclosing(asked(world)) as events:
+        waiting = asyncio.create_task(anext(events))
+        await settle()
+        world.engine().client.events.put_nowait(
+            m.SequenceEvent(request_id="r", delta=m.Delta(content="x"))
+        )
+        await waiting
+    assert world.engine().client.aborted == ["r"]
+    assert world.residency.residents[0].leases == 0
+    assert world.service.requests.idle.is_set()
+
+
+async def test_a_request_that_waits_for_its_model_can_be_cancelled(world: World) -> None:
+    world.launcher.gate.clear()
+    task = asyncio.create_task(collect(asked(world)))
+    await settle()
+    assert world.service.requests.cancel("r")
+    with pytest.raises(ServiceError) as caught:
+        await task
+    assert caught.value.kind is Kind.ABORTED
+    assert not world.service.requests.cancel("r")
+    world.launcher.gate.set()
+
+
+async def test_cancelling_a_running_request_reaches_the_engine(world: World) -> None:
+    task = asyncio.create_task(collect(asked(world)))
+    await settle()
+    assert world.service.requests.cancel("r")
+    events = await task
+    assert events[-1].finished.reason is m.FinishedReason.ABORT
+    assert (await world.service.status()).errors == 0
+
+
+async def test_cancelling_a_clients_id_ends_all_its_engine_requests(world: World) -> None:
+    tasks = [asyncio.create_task(collect(asked(world, f"r.{n}"))) for n in range(2)]
+    other = asyncio.create_task(collect(asked(world, "r2")))
+    await settle()
+    assert world.service.requests.cancel("r")
+    assert sorted(world.engine().client.aborted) == ["r.0", "r.1"]
+    for task in (*tasks, other):
+        task.cancel()
+    await asyncio.gather(*tasks, other, return_exceptions=True)
+
+
+async def test_two_requests_may_not_share_an_id(world: World) -> None:
+    task = asyncio.create_task(collect(asked(world)))
+    await settle()
+    with pytest.raises(ServiceError) as caught:
+        await collect(asked(world))
+    assert caught.value.kind is Kind.INVALID
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_while_draining_new_requests_are_refused_and_running_ones_go_on(
+    world: World,
+) -> None:
+    task = asyncio.create_task(collect(asked(world)))
+    await settle()
+    world.service.draining = True
+    with pytest.raises(ServiceError) as caught:
+        await collect(asked(world, "late"))
+    assert caught.value.kind is Kind.SHUTTING_DOWN
+    assert caught.value.retry_after_s > 0
+    world.engine().client.events.put_nowait(m.SequenceEvent(request_id="r", finished=STOP))
+    await task
+
+
+async def test_memory_is_asked_for_only_when_it_is_short(world: World) -> None:
+    await _once(world)
+    assert world.watch.asked == []
+    world.watch.level = Level.SOFT
+    await _once(world)
+    assert len(world.watch.asked) == 1
+
+
+async def test_a_request_without_room_is_refused_with_the_reason_and_no_lease_stays(
+    world: World,
+) -> None:
+    world.watch.level = Level.HARD
+    world.watch.verdict = Verdict(Answer.REFUSE, (), "needs 3.0 GB, the machine has 1.0 GB left")
+    with pytest.raises(ServiceError) as caught:
+        await collect(asked(world))
+    assert caught.value.kind is Kind.NOT_ENOUGH_MEMORY
+    assert "needs 3.0 GB, the machine has 1.0 GB left" in caught.value.message
+    assert world.residency.residents[0].leases == 0
+
+
+def test_prompts_of_every_form_are_estimated() -> None:
+    chat = m.Chat(messages=[m.Message(role="user", parts=[m.Part(text="x" * 400)])])
+    assert prompt_tokens(m.GenerateRequest(chat=chat)) == 100
+    assert prompt_tokens(m.GenerateRequest(text="x" * 40)) == 10
+    assert prompt_tokens(m.GenerateRequest(token_ids=m.TokenIds(ids=[1, 2, 3]))) == 3
+    assert prompt_tokens(m.GenerateRequest(infill=m.Infill(prefix="abcd", suffix="efgh"))) == 2
+
+
+async def test_an_unknown_model_is_not_found_and_names_the_known(world: World) -> None:
+    with pytest.raises(ModelNotFound) as caught:
+        await collect(asked(world, model="nope"))
+    assert "a, org/b" in caught.value.message
+    assert (await world.service.status()).errors == 1
+
+
+async def test_models_are_listed_with_what_is_loaded_of_them(world: World) -> None:
+    await asyncio.create_task(_once(world))
+    rows = {row.model: row.state for row in await world.service.list_models()}
+    assert rows == {"a": m.ModelStatusState.READY, "org/b": m.ModelStatusState.CACHED}
+
+
+async def test_after_waking_every_engine_is_asked_for_a_token_and_a_silent_one_is_ended(
+    world: World,
+) -> None:
+    await _once(world)
+    engine = world.engine()
+    engine.client.events.put_nowait(m.SequenceEvent(finished=STOP))
+    await ask_each_engine(world.residency, world.clock)
+    assert engine.killed_for == ""
+    task = asyncio.create_task(ask_each_engine(world.residency, world.clock))
+    await world.clock.advance(61)
+    await task
+    assert "woke" in engine.killed_for
+
+
+async def _once(world: World) -> None:
+    task = asyncio.create_task(collect(asked(world)))
+    await settle()
+    world.engine().client.events.put_nowait(m.SequenceEvent(request_id="r", finished=STOP))
+    await task
+
+
+def names(latest: str | None = None, **settings: object) -> ModelNames:
+    found = ModelNames(lambda: replace(Settings(), **settings), lambda: latest)
+    found.learn(["small", "org/large", "claude-local"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "meant"),
+    [
+        ("org/large", "org/large"),
+        (" small ", "small"),
+        ("", "small"),
+        ("default", "small"),
+        ("claude-opus-5", "small"),
+        ("claude-local", "claude-local"),  # what is here goes before a pattern
+        ("gpt-4", "org/large"),
+        ("gpt-4-mini", "small"),  # the longer pattern says more
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_names_mean_what_is_here_then_aliases_then_patterns(asked_for: str, meant: str) -> None:
+    aliases = {"claude-*": "default", "gpt-*": "org/large", "gpt-4-*": "small"}
+    found = names(models_default="small", models_aliases=aliases)
+    assert found.resolve(asked_for) == meant
+
+
+def test_unknown_names_mean_the_default_where_the_operator_wants_that() -> None:
+    found = names(models_default="small", models_unknown="default")
+    assert found.resolve("nonsense") == "small"
+
+
+def test_a_default_that_is_not_here_gives_way_to_the_model_used_last() -> None:
+    assert names("org/large", models_default="gone").resolve("") == "org/large"
+    assert names(None, models_default="gone").resolve("") == "gone"
+
+
+def test_the_default_may_itself_be_an_alias() -> None:
+    found = names(models_default="fast", models_aliases={"fast": "small", "x": "default"})
+    assert found.resolve("x") == "small"
