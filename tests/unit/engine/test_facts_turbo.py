@@ -18,8 +18,7 @@ TURBO = [kv for kv in KvFormat if kv.turbo]
 
 
 def test_every_format_of_the_codec_has_a_price_and_no_other() -> None:
-    # spec-srht stores the same record as spec and is chosen inside the engine
-    assert {kv.value for kv in TURBO} == set(formats.FORMATS) - {"spec-srht"}
+    assert {kv.value for kv in TURBO} == set(formats.FORMATS)
 
 
 @pytest.mark.parametrize("kv", TURBO)

@@ -311,12 +311,24 @@ def test_request_costs_kv_to_its_end_and_the_scratch_of_its_prompt(
     assert large.scratch_bytes <= made.need.of(EntryKind.SCRATCH)
 
 
+@pytest.mark.parametrize("kv", ["fp16", "k4v3"])
+@pytest.mark.parametrize("context", [300, 4096, 20_000])
+def test_full_batch_of_any_requests_never_costs_more_kv_than_planned(
+    kv: str, context: int, dense: facts.ModelFacts
+) -> None:
+    made = plan.make_plan(dense, PlanRequest(context=context, parallel=3, kv=kv), M4_PRO_64)
+    for prompt in (1, 100, context // 2, context - 1):
+        cost = made.request_cost(prompt, context - prompt)
+        assert 3 * cost.kv_bytes <= made.engine.kv_budget_bytes
+
+
 def test_engine_limits_follow_the_plan(dense: facts.ModelFacts) -> None:
     made = plan.make_plan(dense, PlanRequest(), M4_24)
     assert 0 < made.engine.wired_bytes <= M4_24.working_set_bytes
     assert made.engine.memory_limit_bytes == M4_24.working_set_bytes
     assert made.engine.buffer_cache_bytes <= 4 * GIB
     assert made.engine.prefix_cache_bytes == made.need.of(EntryKind.PREFIX_CACHE) > 0
+    assert made.engine.kv_budget_bytes == made.need.of(EntryKind.KV)
     unwired = plan.make_plan(dense, PlanRequest(wire=False), M4_24)
     assert unwired.engine.wired_bytes == 0
 

@@ -25,6 +25,7 @@ class KvFormat(StrEnum):
     FP16 = "fp16"
     K4V3 = "k4v3"
     SPEC = "spec"
+    SPEC_SRHT = "spec-srht"
     K8V3 = "k8v3"
     K4V4 = "k4v4"
 
@@ -40,6 +41,7 @@ def record_bytes(kv: KvFormat, head_size: int) -> int:
         KvFormat.K4V4: head_size // 2 + 2,
         # 3-bit index and residual sign; norm and residual norm
         KvFormat.SPEC: head_size // 2 + 4,
+        KvFormat.SPEC_SRHT: head_size // 2 + 4,
         KvFormat.K8V3: head_size + 2,
     }[kv]
     value = head_size // 2 + 2 if kv is KvFormat.K4V4 else 3 * head_size // 8 + 2

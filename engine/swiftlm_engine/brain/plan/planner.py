@@ -97,7 +97,7 @@ def _speed(
     facts: ModelFacts, request: PlanRequest, machine: MachineLimits, candidate: Candidate
 ) -> Speed:
     cast = facts.cast_itemsize(request.dtype)
-    full = facts.kv_bytes(candidate.settings.context, 0, candidate.settings.kv, request.dtype)
+    full = facts.kv_bytes(0, candidate.settings.context, candidate.settings.kv, request.dtype)
     step = Step(facts.weights.active_bytes(cast), full)
     if (streaming := candidate.streaming) is not None:
         step = replace(
@@ -125,7 +125,8 @@ def _engine_limits(
         memory_limit_bytes=ceiling,
         buffer_cache_bytes=need.of(EntryKind.BUFFER_POOL),
         prefix_cache_bytes=need.of(EntryKind.PREFIX_CACHE),
-        kv_budget_bytes=need.of(EntryKind.KV) + need.of(EntryKind.SCRATCH),
+        # The engine's gate prices KV alone: one prefill runs at a time, its scratch is set aside.
+        kv_budget_bytes=need.of(EntryKind.KV),
     )
 
 

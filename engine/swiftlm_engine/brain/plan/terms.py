@@ -135,7 +135,8 @@ def _working_terms(
     measured: Measured,
     max_pool: int = MAX_POOL_BYTES,
 ) -> list[Term]:
-    per_sequence = facts.kv_bytes(settings.context, 0, settings.kv, request.dtype)
+    # All of it decoded is the dearest way to fill a context: windows grow by whole strides.
+    per_sequence = facts.kv_bytes(0, settings.context, settings.kv, request.dtype)
     scratch, source = _scratch(facts, settings, request, machine, measured)
     rows = [
         Term(EntryKind.KV, per_sequence * settings.parallel, Source.FORMULA,
