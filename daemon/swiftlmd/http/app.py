@@ -149,22 +149,22 @@ def _log_access(request: web.Request, record: Record, status: int, seconds: floa
     if not access_log.isEnabledFor(level):
         return
     usage: Any = record.usage
-    access_log.log(
-        level,
-        "%s %s status=%d ms=%.0f request_id=%s model=%s stream=%d prompt=%d cached=%d "
-        "completion=%d ttft_ms=%.0f outcome=%s cache=%r client=%r",
-        request.method,
-        request.path[:200],
-        status,
-        seconds * 1000,
-        record.request_id,
-        record.model or "-",
-        record.stream,
-        usage.prompt_tokens if usage else 0,
-        usage.cached_tokens if usage else 0,
-        usage.completion_tokens if usage else 0,
-        record.first_token_s * 1000,
-        record.outcome or "ok",
-        record.cache_note,
-        client_name(request),
-    )
+    fields = {
+        "method": request.method,
+        "path": request.path[:200],
+        "status": status,
+        "ms": round(seconds * 1000),
+        "request_id": record.request_id,
+        "model": record.model,
+        "stream": record.stream,
+        "prompt": usage.prompt_tokens if usage else 0,
+        "cached": usage.cached_tokens if usage else 0,
+        "completion": usage.completion_tokens if usage else 0,
+        "ttft_ms": round(record.first_token_s * 1000),
+        "outcome": record.outcome or "ok",
+        "cache": record.cache_note,
+        "client": client_name(request),
+    }
+    # The file gets the fields as JSON; the text is for whoever reads the logger elsewhere.
+    text = " ".join(f"{name}=%({name})r" for name in fields)
+    access_log.log(level, text, fields, extra={"fields": fields})
