@@ -7,6 +7,7 @@ raises CorruptFile. Bytes only, no MLX: the writer thread runs this.
 
 import base64
 import json
+import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -82,22 +83,29 @@ def read_header(path: Path) -> Header:
     """The header; raises CorruptFile also when the file is shorter or longer than it says."""
     with path.open("rb") as file:
         size, _, header = _read_prelude(file)
-        file.seek(0, 2)
-        if file.tell() != size:
-            raise CorruptFile(f"{path.name}: {file.tell()} bytes, should be {size}")
+        if os.fstat(file.fileno()).st_size != size:
+            raise CorruptFile(f"{path.name}: not {size} bytes")
     return header
 
 
-def read_payload(path: Path) -> tuple[Header, list[memoryview]]:
-    """The header and one view per array, checked against the checksum."""
+def read_payload(path: Path, buffer: bytearray) -> tuple[Header, list[memoryview]]:
+    """The header and one view into `buffer` per array, checked against the checksum.
+
+    The buffer grows as needed; used for one file after the other it saves most of the time, which
+    would go into fresh memory. A view is good until the buffer is used again.
+    """
     with path.open("rb") as file:
-        _, crc, header = _read_prelude(file)
-        payload = file.read()
-    if len(payload) != header.payload_bytes or zlib.crc32(payload) != crc:
-        raise CorruptFile(f"{path.name}: payload does not match its checksum")
+        size, crc, header = _read_prelude(file)
+        if os.fstat(file.fileno()).st_size != size:
+            raise CorruptFile(f"{path.name}: not {size} bytes")
+        if len(buffer) < header.payload_bytes:
+            buffer.extend(bytes(header.payload_bytes - len(buffer)))
+        payload = memoryview(buffer)[: header.payload_bytes]
+        if file.readinto(payload) != len(payload) or zlib.crc32(payload) != crc:
+            raise CorruptFile(f"{path.name}: payload does not match its checksum")
     views, at = [], 0
     for record in header.arrays:
-        views.append(memoryview(payload)[at : at + record.nbytes])
+        views.append(payload[at : at + record.nbytes])
         at += record.nbytes
     return header, views
 

@@ -29,7 +29,7 @@ _RECURRENT_GAP = 512
 # States worth saving of one conversation: after the reply, and before it (thoughts are dropped).
 _SAVED_STATES = 2
 # What one call copies out at most, so that a step of the engine is not held up.
-_MAX_COPY_BYTES = 64 << 20
+_MAX_COPY_BYTES = 32 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +39,7 @@ class _Offer:
     kind: Kind
     parts: dict[Entry, Leaves]  # RAM entries that are still there
     is_last_call: bool = False  # its state is lost if it is not written now
+    cutter: "_Cutter | None" = None  # made when first needed, gone with any of the parts
 
     @property
     def length(self) -> int:
@@ -85,6 +86,7 @@ class Offers:
                 if was_evicted and offers is self._waiting:
                     self._tier.count_drop("queue full")
                 del offer.parts[entry]
+                offer.cutter = None
                 if not offer.parts:
                     offers.remove(offer)
 
@@ -108,11 +110,11 @@ class Offers:
     def _advance(self, offer: _Offer, max_bytes: int) -> bool:
         """True when there is nothing more to do for this offer now; False: the queue is full."""
         block, length = self._tier.tree.attach_point(offer.tokens, offer.salt)
-        writer = _BlockWriter(self._tier, offer)
-        while length < offer.length and writer.is_complete:
+        cutter = offer.cutter = offer.cutter or _Cutter(self._tier, offer)
+        while length < offer.length and cutter.is_complete:
             if self._copied >= max_bytes:
                 return False
-            step = writer.write_next(block, length)
+            step = cutter.write_next(block, length)
             if step.is_dropped:
                 return True
             if step.block is None:
@@ -121,7 +123,7 @@ class Offers:
             self._copied += step.block.nbytes
         if block is None or length < offer.length:
             return True
-        return self._advance_state(offer, block, writer.bytes_per_token)
+        return self._advance_state(offer, block, cutter.bytes_per_token)
 
     def _advance_state(self, offer: _Offer, block: Block, bytes_per_token: float) -> bool:
         plan = self._plan_state(offer, block)
@@ -182,7 +184,7 @@ class _Step:
     is_dropped: bool = False
 
 
-class _BlockWriter:
+class _Cutter:
     """Cuts the leaves of one offer into blocks."""
 
     def __init__(self, tier: SsdTier, offer: _Offer) -> None:
@@ -196,10 +198,7 @@ class _BlockWriter:
             for position in (*layout.trunk, *layout.windows)
             if position in leaves and not is_empty(leaves[position])
         }
-
-    @property
-    def bytes_per_token(self) -> float:
-        return sum(
+        self.bytes_per_token = sum(
             sum(array.nbytes for array in held.arrays) / max(1, held.end - held.first)
             for held in self._tokens_of.values()
         )
@@ -208,6 +207,8 @@ class _BlockWriter:
         """One block from `start`; no block and not dropped means that the queue is full."""
         tier, offer = self._tier, self._offer
         end = min(start + tier.limits.block_tokens, offer.length)
+        if not tier.has_room(int((end - start) * self.bytes_per_token)):
+            return _Step()
         ranges = {p: (max(start, held.first), end) for p, held in self._tokens_of.items()}
         ranges = {p: (low, high) for p, (low, high) in ranges.items() if low < high}
         arrays = [
@@ -216,10 +217,7 @@ class _BlockWriter:
             for array in self._tokens_of[position].between(low, high)
         ]
         nbytes = sum(array.nbytes for _, array in arrays)
-        if not tier.has_room(nbytes):
-            return _Step()
-        keep = chain_of(parent) if parent else []
-        if not tier.admit(nbytes, keep):
+        if not tier.admit(nbytes, keep=chain_of(parent) if parent else ()):
             return _Step(is_dropped=True)
         lows = tuple(ranges.get(p, (end, end))[0] for p in tier.layout.windows)
         return _Step(self._write(parent, start, end, lows, arrays))

@@ -36,6 +36,10 @@ _AGE_STEP_S = 60.0
 _EVICT_TO = 0.95
 
 
+# Per leaf, per block, the leaf's arrays.
+_Pieces = dict[int, list[list[mx.array]]]
+
+
 @dataclass(frozen=True, slots=True)
 class SsdLimits:
     max_bytes: int
@@ -101,11 +105,12 @@ class SsdTier:
 
     def restore(self, route: Route) -> list[Cache] | None:
         """The leaves at `route.length`; None when a file is damaged, which is then deleted."""
-        pieces: dict[int, list[list[mx.array]]] = {}
+        pieces: _Pieces = {}
+        buffer = bytearray()
         for block, end in zip(route.blocks, ends_of(route.blocks, route.length), strict=True):
-            if not self._read_block(block, end, pieces):
+            if not self._read_block(block, end, buffer, pieces):
                 return None
-        whole = self._read_state(route)
+        whole = self._read_state(route, buffer)
         if whole is None:
             return None
         leaves = []
@@ -120,9 +125,9 @@ class SsdTier:
         self.touch(route.blocks[-1])
         return leaves
 
-    def _read_block(self, block: Block, end: int, pieces: dict[int, list[list[mx.array]]]) -> bool:
+    def _read_block(self, block: Block, end: int, buffer: bytearray, pieces: _Pieces) -> bool:
         """Add the block's arrays, cut at `end`, to the pieces of their leaves."""
-        read = self._read(block, FileKind.BLOCK)
+        read = self._read(block, FileKind.BLOCK, buffer)
         if read is None:
             return False
         header, views = read
@@ -135,10 +140,10 @@ class SsdTier:
             pieces.setdefault(leaf, []).append(arrays)
         return True
 
-    def _read_state(self, route: Route) -> dict[int, Cache] | None:
+    def _read_state(self, route: Route, buffer: bytearray) -> dict[int, Cache] | None:
         if route.state is None:
             return {}
-        read = self._read(route.state, FileKind.STATE)
+        read = self._read(route.state, FileKind.STATE, buffer)
         if read is None:
             return None
         header, views = read
@@ -162,10 +167,12 @@ class SsdTier:
         mx.eval(arrays)
         return leaf_from_tokens(self.layout.leaves[position], arrays, length)
 
-    def _read(self, item: Block | State, kind: FileKind) -> tuple[Header, list[memoryview]] | None:
+    def _read(
+        self, item: Block | State, kind: FileKind, buffer: bytearray
+    ) -> tuple[Header, list[memoryview]] | None:
         path = self._namespace.path(kind, item.id)
         try:
-            header, views = read_payload(path)
+            header, views = read_payload(path, buffer)
         except (CorruptFile, OSError) as error:
             log.warning("prefix file deleted: %s: %s", path.name, error)
             self._counters.num_corrupt += 1

@@ -39,7 +39,7 @@ def path(tmp_path):
 
 
 def test_what_was_written_comes_back(path):
-    header, views = read_payload(path)
+    header, views = read_payload(path, bytearray())
     assert header == read_header(path) == HEADER
     assert [bytes(view) for view in views] == BUFFERS
 
@@ -55,7 +55,7 @@ def test_any_flipped_byte_is_noticed(path, at, flip):
     data[at % len(data)] ^= flip
     path.write_bytes(data)
     with pytest.raises(CorruptFile):
-        read_payload(path)
+        read_payload(path, bytearray())
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -66,7 +66,7 @@ def test_any_truncation_is_noticed_from_the_header_alone(path, length):
     with pytest.raises(CorruptFile):
         read_header(path)
     with pytest.raises(CorruptFile):
-        read_payload(path)
+        read_payload(path, bytearray())
 
 
 def test_trailing_bytes_are_noticed(path):
@@ -74,4 +74,4 @@ def test_trailing_bytes_are_noticed(path):
     with pytest.raises(CorruptFile):
         read_header(path)
     with pytest.raises(CorruptFile):
-        read_payload(path)
+        read_payload(path, bytearray())

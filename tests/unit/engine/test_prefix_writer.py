@@ -49,7 +49,7 @@ def test_file_is_in_place_once_drained_and_reported_with_its_size(disk, tmp_path
     (result,) = writer.results()
     assert (result.id, result.error) == ("a", None)
     assert result.num_bytes == (tmp_path / "a.kv").stat().st_size
-    assert bytes(read_payload(tmp_path / "a.kv")[1][0]) == b"x" * 10
+    assert bytes(read_payload(tmp_path / "a.kv", bytearray())[1][0]) == b"x" * 10
     assert writer.results() == []
     assert writer.close(LONG)
 
