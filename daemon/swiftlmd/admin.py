@@ -7,13 +7,16 @@ error.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any  # JSON values
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.live import Changes, Entry, LiveConfiguration
 from swiftlmd.config.load import ConfigError
+from swiftlmd.doctor import Doctor
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
 from swiftlmd.log_files import LineFilter, follow, last_lines
 from swiftlmd.options import options_over
@@ -42,6 +45,8 @@ class AdminService(m.AdminBase):
         planner: Planner,
         configuration: LiveConfiguration,
         log_folder: Path,
+        memory: Callable[[], dict[str, Any]],
+        doctor: Doctor,
         shut_down: Callable[[float | None], None],
         took_over: Callable[[Changes], None],
     ) -> None:
@@ -50,6 +55,8 @@ class AdminService(m.AdminBase):
         self._configuration = configuration
         self._shut_down = shut_down
         self._took_over = took_over
+        self._memory = memory
+        self._doctor = doctor
         self._planner = planner
         self._log_folder = log_folder
 
@@ -192,6 +199,12 @@ class AdminService(m.AdminBase):
         except ServiceError as error:
             return m.PlanModelReply(fault=error.to_fault())
         return m.PlanModelReply(plan=placement.plan)
+
+    async def memory(self, message: m.MemoryRequest) -> m.MemoryReply:
+        return m.MemoryReply(ledger=json.dumps(self._memory()))
+
+    async def doctor(self, message: m.DoctorRequest) -> m.DoctorReply:
+        return m.DoctorReply(checks=await self._doctor.examine())
 
     async def cache_control(self, message: m.CacheControlRequest) -> m.CacheControlReply:
         stats: dict[str, str] = {}

@@ -30,13 +30,15 @@ from swiftlmd.clock import Clock, SystemClock
 from swiftlmd.config.live import Changes, LiveConfiguration
 from swiftlmd.config.load import ConfigError
 from swiftlmd.config.settings import Settings
+from swiftlmd.doctor import Doctor
 from swiftlmd.engines.engine import EngineLauncher
 from swiftlmd.faults import ServiceError
 from swiftlmd.http.app import make_app, make_runner
 from swiftlmd.http.options import HttpOptions
 from swiftlmd.instance import Instance
 from swiftlmd.machine import Machine, has_cuda_mlx
-from swiftlmd.memory import Governor, Level, Watch, system_device, system_readings
+from swiftlmd.memory import Governor, Level, RatioStore, Watch, system_device, system_readings
+from swiftlmd.memory_report import PriceCheck, memory_report
 from swiftlmd.planning import BrainPlanner
 from swiftlmd.power import SleepGuard, WakeWatch, find_assertion, seconds_with_sleep
 from swiftlmd.reclaim import EngineReclaimer
@@ -46,6 +48,7 @@ from swiftlmd.service import About, Service
 from swiftlmd.store import ModelStore
 from swiftlmd.store.options import from_settings
 from swiftlmd.supervisor import Notifier, Supervisor
+from swiftlmd.thermal import system_thermal
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +88,9 @@ class Daemon:
         self._waiting_for_restart: set[str] = set()
         readings = system_readings()
         device = system_device(cuda=has_cuda_mlx())
-        self._machine = Machine(device, readings, lambda: self._watch.last, self._settings)
+        self._machine = Machine(
+            device, readings, lambda: self._watch.last, self._settings, system_thermal()
+        )
         self._governor = Governor(self._machine.measure_budget())
         store_options = from_settings(self._settings(), given.environ, Path.home())
         self._store = ModelStore(given.paths, store_options)
@@ -155,6 +160,7 @@ class Daemon:
 
     def _took_over(self, changes: Changes) -> None:
         logs.set_level(self._settings().log_level)
+        logs.set_access(self._settings().log_access)
         self._governor.set_budget(self._machine.measure_budget())
         self._waiting_for_restart |= set(changes.after_restart)
         log.info(
@@ -217,6 +223,16 @@ class Daemon:
             planner=self._planner,
             configuration=self._configuration,
             log_folder=self._given.paths.logs,
+            memory=lambda: memory_report(
+                self._residency, self._machine, self._watch.level.name.lower()
+            ),
+            doctor=Doctor(
+                self._given.paths,
+                self._given.environ,
+                self._settings,
+                lambda: self._machine.status([]),
+                self._warnings,
+            ),
             shut_down=self.ask_to_stop,
             took_over=self._took_over,
         )
@@ -229,6 +245,7 @@ class Daemon:
                 runner.server.pre_shutdown()  # closes idle connections, and only those
             self._woken.set()
 
+        ratios = RatioStore(self._given.paths.state / "memory-ratios.json")
         guard = SleepGuard(
             clock,
             find_assertion(),
@@ -237,6 +254,7 @@ class Daemon:
         )
         for name, chore in (
             ("memory", self._watch.run),
+            ("price check", PriceCheck(self._residency, ratios, clock).run),
             ("sleep guard", guard.run),
             ("wake watch", WakeWatch(clock, seconds_with_sleep, woken).run),
             ("self-test", self._test_after_waking),

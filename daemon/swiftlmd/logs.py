@@ -44,7 +44,7 @@ def logging_to(folder: Path, level: str, environ: Mapping[str, str]) -> Iterator
         _start(logging.getLogger(_ACCESS), [access]),
     ]
     logging.getLogger(_ACCESS).propagate = False
-    logging.getLogger(_ACCESS).setLevel(logging.INFO)
+    set_access(True)
     set_level(level)
     try:
         yield
@@ -61,6 +61,11 @@ def set_level(level: str) -> None:
     logging.getLogger().setLevel(level.upper())
     for chatty in ("asyncio", "grpclib", "hpack", "aiohttp.access"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+def set_access(on: bool) -> None:
+    """Whether requests are logged; also while running."""
+    logging.getLogger(_ACCESS).setLevel(logging.INFO if on else logging.CRITICAL)
 
 
 class PlainFormatter(logging.Formatter):

@@ -16,6 +16,7 @@ from swiftlm_proto import messages as m
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.environment import find_openblas
 from swiftlmd.memory import Device, MemoryReadings, Reading, machine_limits
+from swiftlmd.thermal import Thermal
 
 _PRESSURE = ("normal", "warn", "critical")
 _MLX_CUDA = ("mlx-cuda-12", "mlx-cuda-13", "mlx-cuda")
@@ -41,11 +42,13 @@ class Machine:
         readings: MemoryReadings,
         latest: Callable[[], Reading | None],
         settings: Callable[[], Settings],
+        thermal: Thermal,
     ) -> None:
         self._device = device
         self._readings = readings
         self._latest = latest
         self._settings = settings
+        self._thermal = thermal
         self._budget_bytes = 0
 
     def limits(self, *, committed_bytes: int, returning_bytes: int) -> MachineLimits:
@@ -82,6 +85,7 @@ class Machine:
             budget_bytes=self._budget_bytes,
             used_bytes=sum(model.priced_bytes for model in models),
             blas=blas or str(find_openblas() or ""),
+            thermal=self._thermal.level(),
         )
         if reading is not None:
             status.memory_bytes = reading.total_bytes

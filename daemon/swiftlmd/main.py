@@ -86,6 +86,7 @@ def _serve(
     with ExitStack() as stack:
         stack.enter_context(sole_instance(paths.lock_file, instance))
         stack.enter_context(logs.logging_to(paths.logs, settings.log_level, os.environ))
+        logs.set_access(settings.log_access)
         stack.enter_context(_failures_logged())
         if supervisor is Supervisor.LAUNCHD and not breaker.start():
             reason = "it was started 5 times in 10 minutes and never ran for a minute"

@@ -46,7 +46,7 @@ def _checks(paths: Paths) -> Iterator[Check]:
     python = sys.version.split()[0]
     yield Check("python", DaemonExit.STAY_DOWN, f"{python} at {sys.executable}")
     yield _configuration(paths)
-    yield _mlx()
+    yield mlx_check()
 
 
 def _configuration(paths: Paths) -> Check:
@@ -57,7 +57,8 @@ def _configuration(paths: Paths) -> Check:
     return Check("configuration", DaemonExit.STAY_DOWN, str(paths.config_file))
 
 
-def _mlx() -> Check:
+def mlx_check() -> Check:
+    """Whether MLX computes, asked in a process of its own; takes seconds."""
     isolated = ["-I"] if sys.flags.isolated else []
     try:
         done = subprocess.run(

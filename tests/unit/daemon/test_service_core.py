@@ -31,6 +31,7 @@ from swiftlmd.names import ModelNames
 from swiftlmd.residency import Residency
 from swiftlmd.self_test import test_engines as ask_each_engine
 from swiftlmd.service import About, Service
+from swiftlmd.thermal import NoThermal
 
 GB = 10**9
 STOP = m.Finished(reason=m.FinishedReason.STOP)
@@ -81,7 +82,7 @@ async def world() -> AsyncIterator[World]:
         settings=lambda: world.settings,
         residency=residency,
         store=store,
-        machine=Machine(Device(), None, lambda: None, lambda: world.settings),
+        machine=Machine(Device(), None, lambda: None, lambda: world.settings, NoThermal()),
         admission=Admission(watch),
     )
     world = World(clock, launcher, residency, service, watch, Settings(models_default="a"))

@@ -1,0 +1,115 @@
+"""`swiftlmctl mem`: what every model is priced at, beside what the kernel and MLX measure.
+
+Also keeps the ratio of the two, once per load, when the engine has come to rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any  # JSON values
+
+from swiftlmd.clock import Clock
+from swiftlmd.machine import Machine, own_bytes
+from swiftlmd.memory import RatioStore
+from swiftlmd.residency import Residency
+from swiftlmd.resident import Resident
+
+log = logging.getLogger(__name__)
+
+_EVERY_S = 2.0
+_OFF = 0.15
+_AT_REST = ("weights", "experts", "process")  # what a plan says an idle engine holds
+
+
+def memory_report(residency: Residency, machine: Machine, level: str) -> dict[str, Any]:
+    """One JSON document; sizes in bytes under names that end so."""
+    models = [_model(resident) for resident in residency.residents if resident.priced_bytes]
+    status = machine.status([])
+    return {
+        "memory_bytes": status.memory_bytes,
+        "available_bytes": status.available_bytes,
+        "budget_bytes": status.budget_bytes,
+        "priced_bytes": sum(model["priced_bytes"] for model in models),
+        "measured_bytes": status.measured_bytes,
+        "daemon_bytes": own_bytes(),
+        "swap_used_bytes": status.swap_used_bytes,
+        "pressure": status.pressure,
+        "level": level,
+        "models": models,
+    }
+
+
+def _model(resident: Resident) -> dict[str, Any]:
+    stats = resident.engine.stats if resident.engine else None
+    report: dict[str, Any] = {
+        "model": resident.name,
+        "state": (resident.state.value.name or "").lower(),
+        "priced_bytes": resident.priced_bytes,
+        "terms": _terms(resident.plan),
+    }
+    if stats is not None:
+        report["measured"] = {
+            "footprint_bytes": stats.footprint_bytes,
+            "mlx_active_bytes": stats.active_bytes,
+            "mlx_pool_bytes": stats.pool_bytes,
+            "mlx_peak_bytes": stats.peak_bytes,
+            "kv_bytes": stats.kv_bytes,
+            "kv_reserved_bytes": stats.kv_reserved_bytes,
+            "prefix_cache_bytes": stats.prefix_cache_bytes,
+        }
+        if stats.extra:
+            report["engine"] = json.loads(stats.extra)
+    return report
+
+
+def _terms(plan: str) -> list[dict[str, Any]]:
+    terms: list[dict[str, Any]] = json.loads(plan).get("terms", []) if plan else []
+    return terms
+
+
+class PriceCheck:
+    """Compares each load with its price, when the engine has come to rest."""
+
+    def __init__(self, residency: Residency, ratios: RatioStore, clock: Clock) -> None:
+        self._residency = residency
+        self._ratios = ratios
+        self._clock = clock
+        self._done: set[int] = set()  # pids
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._clock.sleep(_EVERY_S)
+            for resident in self._residency.residents:
+                await self._compare(resident)
+
+    async def _compare(self, resident: Resident) -> None:
+        engine = resident.engine
+        if engine is None or engine.pid in self._done or engine.client.busy.is_set():
+            return
+        stats = engine.stats
+        if not stats.footprint_bytes:
+            return
+        self._done.add(engine.pid)
+        moving = stats.pool_bytes + stats.kv_bytes + stats.prefix_cache_bytes
+        priced = sum(t["bytes"] for t in _terms(resident.plan) if t["kind"] in _AT_REST)
+        measured = max(0, stats.footprint_bytes - moving)
+        if not priced:
+            return
+        key = f"{engine.loaded.fingerprint or resident.name}:{engine.loaded.dtype}"
+        now = self._clock.date()
+        try:
+            ratio = await asyncio.to_thread(self._ratios.record, key, priced, measured, now)
+        except OSError as error:
+            log.warning("ratio of measured to priced memory not kept: %s", error)
+            return
+        report = log.warning if abs(ratio.last - 1) > _OFF else log.info
+        report(
+            "memory at rest model=%s priced=%d measured=%d ratio=%.3f",
+            resident.name,
+            priced,
+            measured,
+            ratio.last,
+        )
