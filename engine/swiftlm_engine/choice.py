@@ -36,6 +36,7 @@ class Choice:
     thinking: bool = False  # the prompt ends inside an open thinking block
     echo_text: str = ""
     ended: FinishReason | None = None
+    _num_taken: int = 0
     _held_logprobs: list[Logprob] = field(default_factory=list)
     _held_ids: list[int] = field(default_factory=list)
 
@@ -44,6 +45,7 @@ class Choice:
 
     def take(self, token: RowToken) -> list[Event]:
         """A token was read: the deltas it gives, and `ended` when it was the last."""
+        self._num_taken += 1  # the sequence may be ahead: a checked pass reads several at once
         if token.token_id in self.eos_ids:
             self.ended = FinishReason.STOP
             return []
@@ -51,7 +53,7 @@ class Choice:
         events = self._deltas(self.parser.push(token.token_id))
         if self.parser.stopped:
             self.ended = FinishReason.STOP
-        elif len(self.sequence.output_ids) >= self.sequence.max_tokens:
+        elif self._num_taken >= self.sequence.max_tokens:
             self.ended = FinishReason.LENGTH
         return events
 

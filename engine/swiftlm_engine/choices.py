@@ -50,6 +50,7 @@ class ChoiceFactory:
             top_logprobs=job.top_logprobs,
             banned_ids=mx.array(sorted(ends)) if ends and job.min_tokens else None,
             min_tokens=job.min_tokens,
+            end_ids=ends,
         )
         return Choice(
             job,

@@ -19,6 +19,7 @@ from swiftlm_engine.brain.sequence import Sequence
 from swiftlm_engine.sampling.logprobs import PendingLogprobs, TokenLogprob, pending
 from swiftlm_engine.sampling.row import RowSampling
 from swiftlm_engine.sampling.sampler import sample
+from swiftlm_engine.speculation.speculator import Speculator
 
 Caches = list[Any]  # one mlx-lm cache per layer
 
@@ -46,9 +47,11 @@ class Row:
     constraint: TokenConstraint | None = None
     banned_ids: mx.array | None = None  # never sampled while min_tokens are not reached
     min_tokens: int = 0
+    end_ids: frozenset[int] = frozenset()
     forced_ids: list[int] = field(default_factory=list)  # take the place of what was sampled
     fresh: bool = True  # its pending input is a token that was known when it joined
     num_read: int = 0  # tokens read since it joined
+    num_last_read: int = 0  # of those, in the last step
     logprobs: PendingLogprobs | None = None  # of the pending input
 
 
@@ -65,9 +68,10 @@ class RowToken:
 class DecodeBatch:
     """Owned by the engine thread; every method runs there."""
 
-    def __init__(self, model: Any, stream: Any) -> None:
+    def __init__(self, model: Any, stream: Any, speculator: Speculator | None = None) -> None:
         self._model = model
         self._stream = stream
+        self._speculator = speculator
         self._rows: list[Row] = []
         self._caches: Caches = []  # merged, or one row's own
         self._separate: list[Caches] = []  # one list per row, for caches that cannot be merged
@@ -124,7 +128,7 @@ class DecodeBatch:
     def preempt(self, row: Row) -> Caches:
         """Takes a row out so that it can be added again and go on as if nothing had happened."""
         caches = self.remove(row)
-        if not row.fresh or row.sequence.output_ids:
+        if not row.fresh:
             row.sampling.rewind()
         row.fresh, row.num_read, row.logprobs = True, 0, None
         return caches
@@ -143,6 +147,8 @@ class DecodeBatch:
         self._force_tokens()
         assert self._inputs is not None
         with mx.stream(self._stream):
+            if self._speculates():
+                return self._checked_step(self._rows[0])
             logits = self._forward(self._inputs)
             if any(row.constraint is not None for row in self._rows):
                 mx.async_eval(logits)
@@ -153,6 +159,41 @@ class DecodeBatch:
             pending_inputs, pending_logprobs = self._inputs, [row.logprobs for row in self._rows]
             self._dispatch(logits)
             return self._read_from(pending_inputs, pending_logprobs)
+
+    # -- several tokens at once
+
+    def _speculates(self) -> bool:
+        """A lone row whose next draws depend on nothing but logits and its own noise."""
+        if self._speculator is None:
+            return False
+        if len(self._rows) != 1:
+            self._speculator.interrupt()
+            return False
+        row = self._rows[0]
+        self._speculator.enter(row.num_last_read)
+        row.num_last_read = 0
+        bound = row.constraint is not None or row.top_logprobs is not None or row.forced_ids
+        free = not (bound or row.sampling.settings.needs_history or self._is_masked(row))
+        return free and self._speculator.worth_trying
+
+    def _checked_step(self, row: Row) -> list[RowToken]:
+        """Reads the pending token first; with a draft, one pass yields all of it that holds."""
+        assert self._speculator is not None
+        assert self._inputs is not None
+        tokens = self._read()
+        pending = row.sequence.prefill_ids[-1] if not tokens else tokens[0].token_id
+        draft = [] if pending in row.end_ids else self._speculator.draft(row.sequence)
+        if not draft:
+            self._dispatch(self._forward(self._inputs))
+            return tokens
+        caches = self._separate[0] if self._separate else self._caches
+        held, drawn = self._speculator.check(self._model, caches, row.sampling, pending, draft)
+        for token_id in held:
+            row.sequence.output_ids.append(token_id)
+            row.num_last_read += 1
+            tokens.append(RowToken(row, token_id))
+        self._inputs = mx.array([drawn], dtype=mx.int32)
+        return tokens
 
     # -- the forward pass
 
@@ -222,6 +263,7 @@ class DecodeBatch:
                 continue
             row.sequence.output_ids.append(token_id)
             row.num_read += 1
+            row.num_last_read += 1
             if lazy is None:
                 tokens.append(RowToken(row, token_id))
             else:

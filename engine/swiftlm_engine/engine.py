@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -156,10 +157,14 @@ class Engine:
         """One decode step; tells clients their news and takes finished rows out."""
         tokens = self.runner.decode()
         events: list[Event] = []
-        finished = []
+        finished: list[tuple[Sequence, FinishReason]] = []
         now = self._clock()
+        overrun: Counter[tuple[str, int]] = Counter()
         for token in tokens:
             choice = self._choices[token.row.sequence.key]
+            if choice.ended is not None:  # a checked pass went past the end of the text
+                overrun[choice.sequence.key] += 1
+                continue
             if choice.sequence.first_token_at is None:
                 choice.sequence.first_token_at = now
             events += self._take(choice, token)
@@ -170,7 +175,8 @@ class Engine:
         if events:
             self._emit(events)
         for sequence, reason in finished:
-            self.runner.close(sequence, keep=reason is not FinishReason.ERROR)
+            keep = reason is not FinishReason.ERROR
+            self.runner.close(sequence, keep=keep, overrun=overrun[sequence.key])
         return finished, len(tokens)
 
     def _take(self, choice: Choice, token: RowToken) -> list[Event]:

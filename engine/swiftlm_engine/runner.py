@@ -16,6 +16,7 @@ from swiftlm_engine.brain.scheduler import Chunk
 from swiftlm_engine.brain.sequence import Sequence
 from swiftlm_engine.decode_batch import Caches, DecodeBatch, Row, RowToken
 from swiftlm_engine.prefix.cache import Match, PrefixCache
+from swiftlm_engine.speculation.speculator import Speculator
 
 
 class Runner:
@@ -27,6 +28,7 @@ class Runner:
         make_caches: Callable[[], Caches],
         prefix: PrefixCache,
         stream: Any,
+        speculator: Speculator | None = None,
     ) -> None:
         self._model = model
         self._make_caches = make_caches
@@ -34,7 +36,8 @@ class Runner:
         self._prefix = prefix
         self._prefilling: dict[tuple[str, int], Caches] = {}
         self._salts: dict[str, bytes | None] = {}  # None: keeps out of the prefix cache
-        self.batch = DecodeBatch(model, stream)
+        self._speculator = speculator
+        self.batch = DecodeBatch(model, stream, speculator)
         self.notes: dict[tuple[str, int], str] = {}  # why a sequence hit or missed
 
     def kv_bytes(self) -> int:
@@ -70,6 +73,8 @@ class Runner:
     def prefill(self, chunk: Chunk) -> float:
         """Evaluates one chunk of prompt tokens; returns the seconds it took."""
         started = time.perf_counter()
+        if self._speculator is not None:
+            self._speculator.interrupt()
         sequence = chunk.sequence
         caches = self._prefilling[sequence.key]
         ids = sequence.prefill_ids[chunk.start : chunk.start + chunk.count]
@@ -89,9 +94,18 @@ class Runner:
     def decode(self) -> list[RowToken]:
         return self.batch.step()
 
-    def close(self, sequence: Sequence, *, keep: bool) -> None:
-        """Takes a sequence out, wherever it is; `keep` stores its KV for the next request."""
+    def close(self, sequence: Sequence, *, keep: bool, overrun: int = 0) -> None:
+        """Takes a sequence out, wherever it is; `keep` stores its KV for the next request.
+
+        `overrun` tokens at its end are no part of the text (a checked pass went too far).
+        """
         caches = self._take(sequence)
+        if overrun and caches is not None:
+            del sequence.output_ids[-overrun:]
+            for cache in caches:
+                cache.trim(overrun)
+        if self._speculator is not None:
+            self._speculator.forget(sequence)
         salt = self._salts.get(sequence.request_id, b"")
         if keep and caches is not None and salt is not None:
             cached_ids = sequence.prompt_ids[: sequence.prefilled]

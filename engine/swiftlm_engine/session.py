@@ -25,6 +25,7 @@ from swiftlm_engine.prefix.cache import PrefixCache
 from swiftlm_engine.prefix_tiers import open_prefix_cache
 from swiftlm_engine.prepare import Prepared, Preparer, Rendered
 from swiftlm_engine.runner import Runner
+from swiftlm_engine.speculation.choose import choose_speculator
 from swiftlm_engine.text.messages import Chat
 from swiftlm_engine.text.model_text import ModelText
 from swiftlm_engine.text.output import OutputOptions, OutputParser, ToolMode
@@ -110,13 +111,21 @@ def _assemble(
     prefix = open_prefix_cache(options, kv, text.template.source)
     context = _context(options, kv.facts)
     parallel = options.parallel or DEFAULT_PARALLEL
+    speculator = choose_speculator(
+        options.draft,
+        options.draft_tokens,
+        tokenizer,
+        weights.dtype,
+        trimmable=not kv.needs_checkpoints,
+    )
     limits = Limits(
         parallel=parallel,
         max_queue=options.max_queue or DEFAULT_QUEUE,
         prefill_chunk=options.prefill_chunk or DEFAULT_CHUNK[device],
         slice_s=(options.slice_ms or DEFAULT_SLICE_MS) / 1000,
+        lookahead_tokens=2 + (speculator.draft_tokens if speculator else 0),
     )
-    runner = Runner(weights.model, kv.make, prefix, stream)
+    runner = Runner(weights.model, kv.make, prefix, stream, speculator)
     gate: Gate = BudgetGate(options.kv_budget_bytes) if options.kv_budget_bytes else OpenGate()
     scheduler = Scheduler(limits, time.monotonic, gate, runner.open, kv.price)
     factory = ChoiceFactory(

@@ -84,6 +84,7 @@ class Limits:
     slice_s: float = 0.25
     ageing: float = 0.5
     reserve_tokens: int = 1024
+    lookahead_tokens: int = 2  # one token is pending on the device, one is dispatched
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +252,6 @@ class Scheduler:
         starved: list[Sequence] = []
         preempted: list[Sequence] = []
         for sequence in [s for s in self._running if s.phase is Phase.DECODING]:
-            # One token is pending on the device and one more is dispatched in this step.
             while sequence in self._running and self._outgrows(sequence):
                 if self._extend(sequence):
                     continue
@@ -263,9 +263,9 @@ class Scheduler:
                     preempted.append(self._preempt_youngest())
         return tuple(starved), tuple(preempted)
 
-    @staticmethod
-    def _outgrows(sequence: Sequence) -> bool:
-        needed = min(len(sequence.output_ids) + 2, sequence.max_tokens)
+    def _outgrows(self, sequence: Sequence) -> bool:
+        needed = len(sequence.output_ids) + self.limits.lookahead_tokens
+        needed = min(needed, sequence.max_tokens)
         return needed > sequence.reserved_tokens
 
     def _extend(self, sequence: Sequence) -> bool:

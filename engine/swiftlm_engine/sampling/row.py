@@ -70,8 +70,12 @@ class RowSampling:
 
     def rewind(self) -> None:
         """The last draw is thrown away unread; its token is fed and drawn once more."""
-        self._position -= 1
+        self.take_back(1)
         self._replaying = True
+
+    def take_back(self, count: int) -> None:
+        """The last `count` draws did not happen: their noise is used again."""
+        self._position -= count
 
     def next_key(self) -> mx.array:
         """The key of this row's next draw, a function of seed and position alone."""

@@ -1,0 +1,60 @@
+"""Does speculation pay here and now? Measured, and switched off by itself when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+TRIAL_STEPS = 12  # checked passes before a verdict
+PAUSE_TOKENS = 256  # tokens without speculation before the next trial
+MIN_GAIN = 1.05
+
+
+class Payoff:
+    """Compares tokens per second of checked passes with those of plain steps."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._plain = _Pace()
+        self._checked = _Pace()
+        self._steps = 0
+        self._pause = 0
+
+    @property
+    def worth_trying(self) -> bool:
+        return self._pause <= 0
+
+    def plain_step(self, tokens: int, seconds: float) -> None:
+        self._plain.add(tokens, seconds)
+        self._pause -= tokens
+
+    def checked_step(self, tokens: int, seconds: float) -> None:
+        """A pass that checked a draft and yielded `tokens`."""
+        self._checked.add(tokens, seconds)
+        self._steps += 1
+        if self._steps >= TRIAL_STEPS and self._plain.rate > 0:
+            if self._checked.rate < MIN_GAIN * self._plain.rate:
+                self._pause, self._steps = PAUSE_TOKENS, 0
+            self._checked.fade()
+            self._plain.fade()
+
+    def now(self) -> float:
+        return self._clock()
+
+
+class _Pace:
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._seconds = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        self._tokens += tokens
+        self._seconds += seconds
+
+    def fade(self) -> None:
+        """Old steps count for less: the context grows and the text changes."""
+        self._tokens *= 0.5
+        self._seconds *= 0.5
+
+    @property
+    def rate(self) -> float:
+        return self._tokens / self._seconds if self._seconds > 0 else 0.0

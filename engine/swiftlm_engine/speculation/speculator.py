@@ -1,0 +1,110 @@
+"""One checked pass: the pending token and a draft go in, the tokens that hold come out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import mlx.core as mx
+
+from swiftlm_engine.brain.sequence import Sequence
+from swiftlm_engine.sampling.row import RowSampling
+from swiftlm_engine.sampling.sampler import sample
+from swiftlm_engine.speculation.payoff import Payoff
+
+
+class Drafter(Protocol):
+    """Guesses the next tokens of one sequence."""
+
+    def extend(self, ids: list[int]) -> None: ...
+
+    def propose(self, max_tokens: int) -> list[int]: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    """A drafter and how many of its sequence's tokens it has been told."""
+
+    sequence: Sequence
+    drafter: Drafter
+    num_told: int = 0
+
+
+class Speculator:
+    """Serves one sequence at a time: in a batch the other rows pay for the longer pass.
+
+    Needs caches that can be trimmed: a rejected draft must not stay in a recurrent state.
+    """
+
+    def __init__(
+        self,
+        make_drafter: Callable[[], Drafter],
+        draft_tokens: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.draft_tokens = draft_tokens
+        self.num_drafted = 0
+        self.num_accepted = 0
+        self._make_drafter = make_drafter
+        self._payoff = Payoff(clock)
+        self._known: _Known | None = None
+        self._last_entry: float | None = None
+        self._last_checked = False
+
+    @property
+    def worth_trying(self) -> bool:
+        return self._payoff.worth_trying
+
+    def enter(self, new_tokens: int) -> None:
+        """At the start of each step of a lone row: times what the step before did."""
+        now = self._payoff.now()
+        if self._last_entry is not None and new_tokens:
+            elapsed = now - self._last_entry
+            if self._last_checked:
+                self._payoff.checked_step(new_tokens, elapsed)
+            else:
+                self._payoff.plain_step(new_tokens, elapsed)
+        self._last_entry, self._last_checked = now, False
+
+    def interrupt(self) -> None:
+        """Something else ran (a prefill chunk, other rows): the time until now says nothing."""
+        self._last_entry = None
+
+    def draft(self, sequence: Sequence) -> list[int]:
+        """A guess at what follows all tokens read so far, no longer than it may still grow."""
+        room = sequence.max_tokens - len(sequence.output_ids)
+        if room <= 0:
+            return []
+        known = self._known
+        if known is None or known.sequence is not sequence:
+            known = self._known = _Known(sequence, self._make_drafter())
+        prompt, told = sequence.prompt_ids, known.num_told
+        missing = prompt[told:] + sequence.output_ids[max(0, told - len(prompt)) :]
+        known.drafter.extend(missing)
+        known.num_told += len(missing)
+        return known.drafter.propose(min(self.draft_tokens, room))
+
+    def check(
+        self, model: Any, caches: list[Any], sampling: RowSampling, pending: int, draft: list[int]
+    ) -> tuple[list[int], int]:
+        """The drafted tokens that hold, and the token drawn behind them. Evaluates."""
+        fed = mx.array([pending, *draft], dtype=mx.int32)
+        logits = model(fed[None], cache=caches)[0]  # (1 + draft, V)
+        drawn = sample(logits, fed, [sampling] * len(logits)).tolist()
+        num_held = 0
+        while num_held < len(draft) and drawn[num_held] == draft[num_held]:
+            num_held += 1
+        rejected = len(draft) - num_held
+        sampling.take_back(rejected)
+        for cache in caches:
+            cache.trim(rejected)
+        self.num_drafted += len(draft)
+        self.num_accepted += num_held
+        self._last_checked = True
+        return draft[:num_held], drawn[num_held]
+
+    def forget(self, sequence: Sequence) -> None:
+        if self._known is not None and self._known.sequence is sequence:
+            self._known = None
