@@ -47,7 +47,11 @@ class EngineHarness:
         self._events: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()
         asked = EngineOptions(model="tiny", folder=folder, **options)  # type: ignore[arg-type]
         opening = self.mlx.call(open_session, asked, self._events.put, lambda *_: None)
-        self.session: Session = opening.result(120)
+        try:
+            self.session: Session = opening.result(120)
+        except BaseException:
+            self.mlx.stop(10)
+            raise
         self.mlx.call(self.mlx.drive, self.session).result(5)
 
     def __enter__(self) -> EngineHarness:
