@@ -1,10 +1,13 @@
 """Who computes attention over compressed KV: plain MLX ops, or the kernels of the GPU at hand."""
 
+from functools import cache
 from typing import Protocol
 
 import mlx.core as mx
 
 from swiftlm_engine.turboquant import attention
+from swiftlm_engine.turboquant.codec import Pages
+from swiftlm_engine.turboquant.encoder import encode_plain
 from swiftlm_engine.turboquant.formats import KVFormat
 from swiftlm_engine.turboquant.packing import NibbleOrder
 from swiftlm_engine.turboquant.sequence import SequenceKV
@@ -13,6 +16,9 @@ from swiftlm_engine.turboquant.sequence import SequenceKV
 class Backend(Protocol):
     def attend(self, kv: SequenceKV, queries: mx.array, scale: float) -> mx.array:
         """(Hq, T, d) queries of the newest T tokens -> (Hq, T, d). Lazy."""
+
+    def encode(self, kv: SequenceKV, count: int) -> Pages:
+        """The oldest `count` pages' worth of tokens behind the sinks. Lazy."""
 
     def key_order(self, format: KVFormat, head_dim: int) -> NibbleOrder:
         """The nibble order it reads keys in."""
@@ -26,6 +32,9 @@ class PlainBackend:
             return attention.attend(kv, queries, scale)
         return exact_attention(kv, queries, scale)
 
+    def encode(self, kv: SequenceKV, count: int) -> Pages:
+        return encode_plain(kv, count)
+
     def key_order(self, format: KVFormat, head_dim: int) -> NibbleOrder:
         return NibbleOrder.OFFSET
 
@@ -38,5 +47,11 @@ def exact_attention(kv: SequenceKV, queries: mx.array, scale: float) -> mx.array
     )[0]
 
 
+@cache
 def default_backend() -> Backend:
-    return PlainBackend()
+    """The kernels of the GPU that MLX uses, plain ops on the CPU; one, as it holds the kernels."""
+    if mx.default_device().type != mx.DeviceType.gpu:
+        return PlainBackend()
+    from swiftlm_engine.turboquant.kernels import launch  # it builds on this module
+
+    return launch.metal_backend() if mx.metal.is_available() else launch.cuda_backend()

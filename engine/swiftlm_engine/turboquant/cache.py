@@ -31,6 +31,8 @@ class WindowNotSupported(RuntimeError):
 class TurboKVCache:
     """Compressed KV of one sequence. Not thread-safe; lives on the engine thread."""
 
+    always_trimmable = True  # the prefix cache may cut a stored one at any length
+
     def __init__(self, format: KVFormat, head_dim: int, backend: Backend | None = None) -> None:
         self.backend = default_backend() if backend is None else backend
         self._open(format, head_dim)
@@ -70,7 +72,7 @@ class TurboKVCache:
         """Attention of (1, Hq, T, d) queries for the T newest tokens; then compress. Lazy."""
         self._unanswered = False
         out = self.backend.attend(self.kv, queries[0], scale)
-        self.kv.flush(queries[0])
+        self.kv.flush(queries[0], self.backend.encode)
         return out[None]
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:

@@ -1,13 +1,17 @@
-"""Exact tokens to pages: smooth the keys, then encode, by kernel where there is one."""
+"""Exact tokens to pages in plain ops: smooth the keys, then encode."""
 
 import mlx.core as mx
 
-from swiftlm_engine.turboquant.codec import Codec, Pages, sanitise
+from swiftlm_engine.turboquant.codec import Pages, sanitise
+from swiftlm_engine.turboquant.formats import PAGE_TOKENS, SINK_TOKENS
+from swiftlm_engine.turboquant.sequence import SequenceKV
+from swiftlm_engine.turboquant.stats import means_of_tokens
 
 
-def encode_pages(
-    codec: Codec, keys: mx.array, values: mx.array, means: mx.array, equaliser: mx.array
-) -> Pages:
-    """(H, T, d) keys and values, T a multiple of 64, with the mean of each token -> pages."""
-    smoothed = (sanitise(keys) - means) / equaliser.astype(mx.float32)[:, None]
-    return codec.encode(smoothed, values)
+def encode_plain(kv: SequenceKV, count: int) -> Pages:
+    """The oldest `count` pages' worth of tokens behind the sinks; their statistics are known."""
+    tokens = slice(SINK_TOKENS, SINK_TOKENS + count * PAGE_TOKENS)
+    means = means_of_tokens(kv.means, kv.num_pages, count)
+    scale = kv.equaliser.astype(mx.float32)[:, None]
+    smoothed = (sanitise(kv.exact_keys[:, tokens]) - means) / scale
+    return kv.codec.encode(smoothed, kv.exact_values[:, tokens])

@@ -134,6 +134,7 @@ class _Probe:
 
     def __init__(self, inner: Backend) -> None:
         self.key_order = inner.key_order
+        self.encode = inner.encode
         self._inner = inner
         self._shadows: dict[int, SequenceKV] = {}
         self._sums: dict[int, tuple[mx.array, mx.array]] = {}

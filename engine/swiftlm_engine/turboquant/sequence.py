@@ -6,12 +6,12 @@ until one side writes (MLX then copies the buffer). Nothing beyond the counts is
 are lazy.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from swiftlm_engine.turboquant.codec import Codec, Pages, sanitise
-from swiftlm_engine.turboquant.encoder import encode_pages
 from swiftlm_engine.turboquant.formats import (
     PAGE_TOKENS,
     RECENT_TOKENS,
@@ -28,6 +28,10 @@ from swiftlm_engine.turboquant.stats import (
 
 # What decoding can hold before it flushes, with room for a few speculated tokens.
 EXACT_CAPACITY = SINK_TOKENS + RECENT_TOKENS + PAGE_TOKENS + 12
+
+
+# (storage, pages) -> the oldest tokens behind the sinks as pages; a backend's `encode`.
+Encode = Callable[["SequenceKV", int], Pages]
 
 
 @dataclass(slots=True)
@@ -61,7 +65,8 @@ class SequenceKV:
     def fork(self) -> "SequenceKV":
         """A copy that shares every buffer until one side writes."""
         twin = SequenceKV(self.codec, self.num_exact, self.num_pages)
-        twin.adopt([None if a is None else mx.array(a) for a in self.arrays()])
+        # a[...] is another object on the same buffer; mx.array(a) would copy it.
+        twin.adopt([None if a is None else a[...] for a in self.arrays()])
         return twin
 
     def adopt(self, arrays: list[mx.array | None]) -> None:
@@ -80,16 +85,14 @@ class SequenceKV:
             self.exact_values[:, start:stop] = values
         self.num_exact = stop
 
-    def flush(self, queries: mx.array) -> None:
+    def flush(self, queries: mx.array, encode: Encode) -> None:
         """Compress all but the newest tokens; `queries` (Hq, T, d) teach the first equaliser."""
         count = num_pages(self.num_tokens) - self.num_pages
         if count <= 0:
             return
         stop = SINK_TOKENS + count * PAGE_TOKENS
-        keys, values = self.exact_keys[:, SINK_TOKENS:stop], self.exact_values[:, SINK_TOKENS:stop]
-        self._learn(keys, queries, count)
-        means = means_of_tokens(self.means, self.num_pages, count)
-        self._store(encode_pages(self.codec, keys, values, means, self.equaliser), count)
+        self._learn(self.exact_keys[:, SINK_TOKENS:stop], queries, count)
+        self._store(encode(self, count), count)
         self.exact_keys = _without(self.exact_keys, stop, self.num_exact)
         self.exact_values = _without(self.exact_values, stop, self.num_exact)
         self.num_exact -= count * PAGE_TOKENS

@@ -1,0 +1,86 @@
+"""The numbers a kernel is compiled with, as #define lines and program-scope tables.
+
+Tables and signs are part of the text on purpose: on CUDA an array that the host wrote is read over
+the bus by every block, 16 us per call; a table in the text costs nothing.
+"""
+
+import math
+from functools import cache
+
+import numpy as np
+
+from swiftlm_engine.turboquant.formats import KeyCode, KVFormat
+from swiftlm_engine.turboquant.packing import NibbleOrder
+from swiftlm_engine.turboquant.tables import (
+    eight_bit_steps,
+    key_half_levels,
+    key_quantiser,
+    sign_arrays,
+    value_quantiser,
+)
+
+
+@cache
+def constants(format: KVFormat, head_dim: int, scale: float, order: NibbleOrder) -> str:
+    """Everything of one format, head size and softmax scale."""
+    lines = {
+        "D": str(head_dim),
+        "SCALE": _number(scale * math.log2(math.e)),
+        "ROOT": _number(head_dim**-0.5),
+        "KEY_BITS": str(format.key_bits),
+        "KEY_SCALARS": str(format.key_scalars),
+        "VALUE_BITS": str(format.value_bits),
+        "ORDER": str(int(order)),
+    }
+    defines = "".join(f"#define {name} {value}\n" for name, value in lines.items())
+    return defines + _tables(format) + _signs(head_dim)
+
+
+def matrix_constants(format: KVFormat) -> str:
+    """Byte tables for the CUDA matrix kernel: key magnitudes as 8-bit levels, values as fp16."""
+    steps, step = eight_bit_steps(key_half_levels(format.key_code))
+    keys = [128 + m for m in steps]
+    values = value_quantiser(3).levels.astype(np.float16).view(np.uint16).tolist()
+    words = {
+        "K_BYTES_0": _word(keys[:4]),
+        "K_BYTES_1": _word(keys[4:]),
+        "V_LOW_0": _word([v & 255 for v in values[:4]]),
+        "V_LOW_1": _word([v & 255 for v in values[4:]]),
+        "V_HIGH_0": _word([v >> 8 for v in values[:4]]),
+        "V_HIGH_1": _word([v >> 8 for v in values[4:]]),
+        "K_STEP": _number(step),
+    }
+    return "".join(f"#define {name} {value}\n" for name, value in words.items())
+
+
+def _tables(format: KVFormat) -> str:
+    values = value_quantiser(format.value_bits)
+    text = _table("V_LEVELS", values.levels) + _table("V_BOUNDS", values.boundaries)
+    if format.key_code is KeyCode.UNIFORM_8:
+        return text
+    keys = key_quantiser(format.key_code)
+    half = len(keys.boundaries) // 2
+    text += _table("K_LEVELS", keys.levels) + _table("K_BOUNDS", keys.boundaries[half + 1 :])
+    return text + _table("K_COARSE", key_quantiser(KeyCode.QJL_3_1).levels[4:])
+
+
+def _signs(head_dim: int) -> str:
+    if head_dim & (head_dim - 1):
+        return "TQ_CONST u32 SIGNS[1] = {0u};\n"  # turned outside, by a matrix
+    bits = (sign_arrays(head_dim) < 0).reshape(-1, 32)
+    words = [int(sum(1 << i for i, bit in enumerate(row) if bit)) for row in bits]
+    body = ", ".join(f"{w}u" for w in words)
+    return f"TQ_CONST u32 SIGNS[{len(words)}] = {{{body}}};\n"
+
+
+def _table(name: str, values: np.ndarray) -> str:
+    body = ", ".join(_number(float(v)) for v in values)
+    return f"TQ_CONST float {name}[{len(values)}] = {{{body}}};\n"
+
+
+def _number(x: float) -> str:
+    return f"{x!r}f" if "e" in repr(x) or "." in repr(x) else f"{x!r}.0f"
+
+
+def _word(parts: list[int]) -> str:
+    return f"{sum(part << (8 * i) for i, part in enumerate(parts))}u"

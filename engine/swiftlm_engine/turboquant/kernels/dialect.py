@@ -1,0 +1,125 @@
+"""The words in which Metal and CUDA differ, and how a text becomes a kernel.
+
+Bodies use the `TQ_` names below and nothing of either language that the other lacks. Both have 32
+lanes. A kernel's name carries a hash of its text: MLX caches compiled kernels by name, on disk too.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from swiftlm_engine.turboquant.kernels.common import COMMON
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    name: str
+    header: str  # definitions before everything else
+    entry: str  # first lines of every body; Metal looks for attribute names there
+    compiler: Callable[..., Any]  # mx.fast.metal_kernel or mx.fast.cuda_kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A kernel before it meets a dialect."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    body: str
+    header: str = ""
+
+
+def compiled(dialect: Dialect, text: Text, constants: str) -> Callable[..., list[mx.array]]:
+    """The kernel of `text` with `constants` (#define lines) in front."""
+    header = dialect.header + constants + COMMON + text.header
+    source = dialect.entry + text.body
+    digest = hashlib.sha256((header + source).encode()).hexdigest()[:12]
+    kernel: Callable[..., list[mx.array]] = dialect.compiler(
+        name=f"tq_{text.name}_{digest}",
+        input_names=list(text.inputs),
+        output_names=list(text.outputs),
+        source=source,
+        header=header,
+    )
+    return kernel
+
+
+_CUDA_HEADER = r"""
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+typedef unsigned int u32;
+#define TQ_FN __device__ __forceinline__
+#define TQ_CONST __device__ const
+#define TQ_IN const
+#define TQ_OUT
+#define TQ_SHARED __shared__
+#define TQ_SHARED16 __shared__ __align__(16)
+#define TQ_SHARED_PTR
+#define TQ_REF
+#define TQ_BARRIER() __syncthreads()
+#define TQ_WARP_BARRIER() __syncwarp()
+#define TQ_XOR(v, m) __shfl_xor_sync(0xffffffffu, v, m)
+#define TQ_SHUFFLE(v, l) __shfl_sync(0xffffffffu, v, l)
+#define TQ_ANY(c) __any_sync(0xffffffffu, c)
+#define TQ_FLOAT(u) __uint_as_float(u)
+#define TQ_BITS(x) __float_as_uint(x)
+#define TQ_FMA(a, b, c) fmaf(a, b, c)
+#define TQ_SQRT(x) sqrtf(x)
+#define TQ_ROUND(x) rintf(x)
+#define TQ_UNROLL _Pragma("unroll")
+#define TQ_UNROLL4 _Pragma("unroll 4")
+#ifndef TQ_EMULATED  // the tests run this text on the CPU and bring their own PTX
+TQ_FN float tq_exp2(float x) {
+  float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;
+}
+#endif
+#define TQ_EXP2(x) tq_exp2(x)
+"""
+
+_CUDA_ENTRY = """
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int bx = blockIdx.x, by = blockIdx.y, nbx = gridDim.x;
+"""
+
+_METAL_HEADER = r"""
+typedef uint u32;
+#define TQ_FN inline
+#define TQ_CONST constant
+#define TQ_IN const device
+#define TQ_OUT device
+#define TQ_SHARED threadgroup
+#define TQ_SHARED16 alignas(16) threadgroup
+#define TQ_SHARED_PTR threadgroup
+#define TQ_REF thread
+#define TQ_BARRIER() threadgroup_barrier(mem_flags::mem_threadgroup)
+#define TQ_WARP_BARRIER() simdgroup_barrier(mem_flags::mem_threadgroup)
+#define TQ_XOR(v, m) simd_shuffle_xor(v, (ushort)(m))
+#define TQ_SHUFFLE(v, l) simd_shuffle(v, (ushort)(l))
+#define TQ_ANY(c) simd_any(c)
+#define TQ_FLOAT(u) as_type<float>(u)
+#define TQ_BITS(x) as_type<uint>(x)
+#define TQ_FMA(a, b, c) fma(a, b, c)
+#define TQ_SQRT(x) precise::sqrt(x)
+#define TQ_ROUND(x) rint(x)
+#define TQ_UNROLL _Pragma("clang loop unroll(full)")
+#define TQ_UNROLL4 _Pragma("clang loop unroll_count(4)")
+#define TQ_EXP2(x) fast::exp2(x)
+"""
+
+_METAL_ENTRY = """
+  const int lane = thread_index_in_simdgroup, warp = simdgroup_index_in_threadgroup;
+  const int bx = threadgroup_position_in_grid.x, by = threadgroup_position_in_grid.y;
+  const int nbx = threadgroups_per_grid.x;
+"""
+
+
+def metal() -> Dialect:
+    return Dialect("metal", _METAL_HEADER, _METAL_ENTRY, mx.fast.metal_kernel)
+
+
+def cuda() -> Dialect:
+    return Dialect("cuda", _CUDA_HEADER, _CUDA_ENTRY, mx.fast.cuda_kernel)
