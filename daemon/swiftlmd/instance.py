@@ -6,6 +6,7 @@ moved: clients would be lost.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -68,8 +69,9 @@ def sole_instance(lock_file: Path, instance: Instance) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise AlreadyRunning(_holder(lock)) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, json.dumps(asdict(instance)).encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk leaves the loser without our name
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, json.dumps(asdict(instance)).encode(), 0)
         yield
     finally:
         os.close(lock)

@@ -142,11 +142,12 @@ def _exit_code(error: Exception) -> DaemonExit:
         return DaemonExit.BAD_CONFIG
     if isinstance(error, PortBusy | SocketInUse):
         return DaemonExit.TEMPORARY
-    if isinstance(error, NotOurs | PermissionError):
+    if isinstance(error, NotOurs | PermissionError | NotADirectoryError):
         return DaemonExit.NOT_PERMITTED
-    if isinstance(error, OSError) and error.errno == errno.EROFS:
+    code = error.errno if isinstance(error, OSError) else None
+    if code == errno.EROFS:
         return DaemonExit.NOT_PERMITTED
-    return DaemonExit.CRASH
+    return DaemonExit.TEMPORARY if code == errno.ENOSPC else DaemonExit.CRASH
 
 
 def _raise_file_limit() -> None:
