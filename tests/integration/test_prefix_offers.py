@@ -216,6 +216,22 @@ def test_free_space_below_the_floor_evicts_then_drops(disk, tmp_path):
     cache.close(LONG)
 
 
+def test_bytes_written_in_a_day_are_bounded_and_come_back_the_next(disk, tmp_path):
+    disk.gate.set()
+    hour = [0.0]
+    allowance = 200 * TOKEN_BYTES
+    cache = open_cache(tmp_path, disk, clock=lambda: hour[0] * 3600.0, max_bytes_per_day=allowance)
+    cache.store(tokens(1, 320), plain(320))
+    cache._ssd.drain(LONG)
+    assert 0 < disk.num_written <= allowance * 1.1
+    assert cache.stats().ssd.dropped == {"daily writes spent": 1}
+    hour[0] = 24.0
+    cache.store(tokens(1, 340), plain(340))
+    cache._ssd.drain(LONG)
+    assert allowance < disk.num_written <= 2 * allowance * 1.1
+    cache.close(LONG)
+
+
 def test_least_recently_used_files_leave_first_and_age_survives_a_restart(disk, tmp_path):
     disk.gate.set()
     minute = [0.0]

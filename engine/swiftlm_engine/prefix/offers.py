@@ -138,7 +138,14 @@ class Offers:
         if self._tier.admit(plan.nbytes, keep=chain_of(block)):
             _write_state(self._tier, offer, block, plan)
             self._copied += plan.nbytes
+            self._unpaid = self._unpaid_besides(offer)
         return True
+
+    def _unpaid_besides(self, written: _Offer) -> list[_Offer]:
+        """Unpaid states still worth saving now that a later one of the conversation is on disk."""
+        before = sorted((o for o in self._unpaid if _continues(written, o)), key=_length)
+        superfluous = set(before[: max(0, len(before) - (_SAVED_STATES - 1))])
+        return [offer for offer in self._unpaid if offer not in superfluous and offer != written]
 
     def _plan_state(self, offer: _Offer, block: Block) -> "_StatePlan | None":
         """None where blocks alone restore this position, a state is there, or leaves are gone."""
@@ -297,6 +304,10 @@ def _copied_out(
 ) -> tuple[tuple[ArrayRecord, ...], list[bytes]]:
     pairs = [to_bytes(position, array) for position, array in arrays]
     return tuple(record for record, _ in pairs), [data for _, data in pairs]
+
+
+def _length(offer: _Offer) -> int:
+    return offer.length
 
 
 def _continues(longer: _Offer, shorter: _Offer) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from swiftlm_engine.brain.tokens import pack
+from swiftlm_engine.prefix.allowance import WriteAllowance
 from swiftlm_engine.prefix.block_file import CorruptFile, FileKind, Header, read_payload
 from swiftlm_engine.prefix.block_tree import Block, BlockTree, Route, State, ends_of
 from swiftlm_engine.prefix.disk_leaves import (
@@ -46,6 +47,7 @@ class SsdLimits:
     min_free_bytes: int = 10 << 30
     queue_bytes: int = 256 << 20
     block_tokens: int = 256
+    max_bytes_per_day: int = 256 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class SsdTier:
         self._clock = clock
         self._disk = disk or PosixDisk()
         self._writer = Writer(limits.queue_bytes, self._disk)
+        self._allowance = WriteAllowance(limits.max_bytes_per_day, clock)
         self._counters = _Counters()
         self._namespace: Namespace = open_namespace(root, fingerprint)
         self._counters.num_corrupt = load_tree(self._namespace, self.tree)
@@ -189,10 +192,14 @@ class SsdTier:
 
     def admit(self, nbytes: int, keep: Collection[Block | State]) -> bool:
         """Make room in the directory, never at the cost of `keep`; False counts as a drop."""
-        if self._make_room(nbytes, keep):
-            return True
-        self.count_drop("directory full")
-        return False
+        if not self._allowance.covers(nbytes):
+            self.count_drop("daily writes spent")
+            return False
+        if not self._make_room(nbytes, keep):
+            self.count_drop("directory full")
+            return False
+        self._allowance.spend(nbytes)
+        return True
 
     def write(self, item: Block | State, header: Header, buffers: list[bytes]) -> None:
         """Plan the file into the tree and hand its bytes to the writer."""
