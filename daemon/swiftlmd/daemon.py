@@ -32,6 +32,7 @@ from swiftlmd.config.load import ConfigError
 from swiftlmd.config.settings import Settings
 from swiftlmd.doctor import Doctor
 from swiftlmd.engines.engine import EngineLauncher
+from swiftlmd.engines.process import MAX_LOG_BYTES, shorten
 from swiftlmd.faults import ServiceError
 from swiftlmd.http.app import make_app, make_runner
 from swiftlmd.http.options import HttpOptions
@@ -54,6 +55,7 @@ log = logging.getLogger(__name__)
 
 _CALM_S = 60.0
 _CHORE_S = 5.0
+_LOG_CARE_S = 600.0
 _CLOSE_S = 2.0
 
 
@@ -175,11 +177,12 @@ class Daemon:
         server = OwnerOnlyServer([self._administration()])
         await server.serve_on(given.admin)
         sockets.push_async_callback(_close, server)
-        runner = make_runner(make_app(self._service, _http_options(self._settings())))
+        runner = make_runner(make_app(self._service, http_options(self._settings())))
         await runner.setup()
         sockets.push_async_callback(runner.cleanup)
         await web.SockSite(runner, given.http).start()
         self._listen_to_signals()
+        self._store.resume()
         instance = given.instance
         log.info(
             "ready version=%s http=%s pid=%d instance=%s",
@@ -261,6 +264,7 @@ class Daemon:
             ("health", self._prove_health),
             ("calm", self._restore_when_calm),
             ("preload", self._preload),
+            ("log care", self._shorten_logs),
         ):
             yield _kept_up(name, chore, clock)
 
@@ -292,6 +296,14 @@ class Daemon:
                     pass
             except ServiceError as error:
                 log.error("preload failed model=%s: %s", name, error)
+
+    async def _shorten_logs(self) -> None:
+        """Logs that other processes append to cannot be rotated, only cut."""
+        folder = self._given.paths.logs
+        while True:
+            await self._clock.sleep(_LOG_CARE_S)
+            for path in (*folder.glob("engine-*.log"), folder / "launchd.log"):
+                await asyncio.to_thread(shorten, path, MAX_LOG_BYTES)
 
     def _warnings(self) -> list[str]:
         found = []
@@ -326,9 +338,10 @@ async def _close(server: OwnerOnlyServer) -> None:
             await server.wait_closed()
 
 
-def _http_options(settings: Settings) -> HttpOptions:
+def http_options(settings: Settings) -> HttpOptions:
+    """Raises ConfigError for an address that must not be served like this."""
     keys = settings.http_api_keys
-    return HttpOptions(
+    options = HttpOptions(
         host=settings.http_host,
         port=settings.http_port,
         api_key_hashes=tuple(hashlib.sha256(key.encode()).hexdigest() for key in keys),
@@ -339,3 +352,8 @@ def _http_options(settings: Settings) -> HttpOptions:
         comment_s=settings.http_keepalive,
         wedged_after_s=settings.engine_stall / 2,
     )
+    try:
+        options.check()
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return options

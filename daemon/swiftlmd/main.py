@@ -28,9 +28,10 @@ from swiftlmd.breaker import Breaker
 from swiftlmd.config import command as config_command
 from swiftlmd.config.live import LiveConfiguration
 from swiftlmd.config.load import ConfigError, Configuration, load
+from swiftlmd.config.migrate import migrate
 from swiftlmd.config.settings import OPTIONS
-from swiftlmd.daemon import Daemon, Surroundings
-from swiftlmd.engines.process import engine_command, remove_stale_sockets, shorten
+from swiftlmd.daemon import Daemon, Surroundings, http_options
+from swiftlmd.engines.process import MAX_LOG_BYTES, engine_command, remove_stale_sockets, shorten
 from swiftlmd.instance import AlreadyRunning, PortBusy, bind_port, sole_instance, this_instance
 from swiftlmd.self_check import self_check
 from swiftlmd.supervisor import Supervisor, find_supervisor, leave_with, record_fatal
@@ -38,7 +39,6 @@ from swiftlmd.supervisor import Supervisor, find_supervisor, leave_with, record_
 log = logging.getLogger(__name__)
 
 _OPEN_FILES = 16_384
-_LAUNCHD_LOG_MAX_BYTES = 5 * 2**20
 
 
 def main() -> None:
@@ -61,7 +61,10 @@ def serve(paths: Paths, flags: Mapping[str, str], command: list[str]) -> int:
     faulthandler.enable()
     supervisor = find_supervisor(os.environ)
     try:
-        shorten(paths.logs / "launchd.log", _LAUNCHD_LOG_MAX_BYTES)
+        shorten(paths.logs / "launchd.log", MAX_LOG_BYTES)
+        kept = migrate(paths.config_file)
+        if kept is not None:
+            print(f"swiftlmd: config.toml was brought up to date; the old one is {kept}")
         configuration = load(paths.config_file, os.environ, flags)
         return _serve(paths, configuration, flags, supervisor, command)
     except AlreadyRunning as error:
@@ -81,6 +84,7 @@ def _serve(
 ) -> int:
     """Settles who may run and where, then runs; raises what keeps it from that."""
     settings = configuration.settings
+    http_options(settings)  # raises while nothing is taken yet
     instance = this_instance(version(), f"{settings.http_host}:{settings.http_port}")
     breaker = Breaker(paths.state / "starts.json", time.time)
     with ExitStack() as stack:

@@ -150,10 +150,12 @@ class Residency:
         force: bool = False,
     ) -> AsyncIterator[m.LoadEvent]:
         """Loads (or joins a load), with its progress; ends when ready, raises ServiceError."""
-        known = self._residents.get(name)
-        if known is not None and settings not in (None, known.settings):
-            await self.unload(name, force=force)
-        resident = await self._entry(name, settings)
+        known, asked = self._residents.get(name), settings
+        if known is not None and asked is not None:
+            if known.settings.load_options() != asked.load_options():
+                await self.unload(name, force=force)
+            known.keep_alive_s = asked.models_keep_alive
+        resident = await self._entry(name, asked)
         resident.pinned = resident.pinned or pin
         if resident.state is State.READY:
             return

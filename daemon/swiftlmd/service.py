@@ -86,7 +86,7 @@ class Service:
     async def generate(
         self, model: str, request: m.GenerateRequest, *, route: str, client: str = ""
     ) -> AsyncGenerator[m.SequenceEvent, None]:
-        self._refuse_while_draining()
+        self.refuse_while_draining()
         name = await self.named(model)
         request.request_id = request.request_id or uuid.uuid4().hex
         loading = asyncio.timeout(request.deadline_s or None)
@@ -119,7 +119,7 @@ class Service:
         return reply
 
     async def embed(self, model: str, request: m.EmbedRequest) -> m.EmbedReply:
-        self._refuse_while_draining()
+        self.refuse_while_draining()
         async with self.residency.lease(await self.named(model)) as lease:
             reply = await lease.engine.client.embed(request)
         _raise(reply.fault)
@@ -178,7 +178,8 @@ class Service:
             message = f"model '{active.model}' was not ready within {request.deadline_s:g} s"
             raise ServiceError(Kind.DEADLINE, message) from None
 
-    def _refuse_while_draining(self) -> None:
+    def refuse_while_draining(self) -> None:
+        """Raises ServiceError once the daemon has been told to stop."""
         if self.draining:
             message = "the service is stopping; try again in a moment"
             raise ServiceError(Kind.SHUTTING_DOWN, message, retry_after_s=5)

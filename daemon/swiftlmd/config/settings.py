@@ -241,6 +241,11 @@ class Settings:
             return self
         return dataclasses.replace(self, **{PER_MODEL[key].name: v for key, v in table.items()})
 
+    def load_options(self) -> tuple[object, ...]:
+        """What a loaded model would have to be loaded again for, when it changes."""
+        keys = (key for key in PER_MODEL if key not in ("keep_alive", "stall"))
+        return tuple(getattr(self, PER_MODEL[key].name) for key in keys)
+
 
 def _described(item: dataclasses.Field[Any]) -> Option:
     table, _, rest = item.name.partition("_")

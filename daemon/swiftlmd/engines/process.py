@@ -24,7 +24,7 @@ from swiftlmd.faults import Kind, ServiceError
 log = logging.getLogger(__name__)
 
 _LOG_KEPT_BYTES = 256 * 1024
-_LOG_MAX_BYTES = 5 * 2**20
+MAX_LOG_BYTES = 5 * 2**20
 _POLL_S = 0.02
 
 _MEANINGS = {
@@ -181,7 +181,7 @@ def _prepared(socket_path: Path, log_path: Path) -> BinaryIO:
     for folder in (socket_path.parent, log_path.parent):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     socket_path.unlink(missing_ok=True)
-    shorten(log_path, _LOG_MAX_BYTES)
+    shorten(log_path, MAX_LOG_BYTES)
     return open(log_path, "ab", opener=_private)
 
 

@@ -11,6 +11,7 @@ from swiftlm_proto import messages as m
 from swiftlmd.config.edit import set_value, unset_value, write_atomically
 from swiftlmd.config.live import LiveConfiguration
 from swiftlmd.config.load import ConfigError, load
+from swiftlmd.config.migrate import migrate
 from swiftlmd.config.settings import NEVER, OPTIONS, Form, Settings
 from swiftlmd.config.values import checked, parsed, shown, size_bytes
 from swiftlmd.faults import ServiceError
@@ -239,3 +240,23 @@ def test_a_load_option_of_no_use_is_refused_by_name() -> None:
         options_over(Settings(), m.LoadOptions(kv="zip"))
     assert caught.value.param == "kv"
     assert "turbo" in caught.value.message
+
+
+def test_old_names_are_brought_up_to_date_once_and_the_old_file_is_kept(file: Path) -> None:
+    before = "# mine\n[web]\nlisten = 6000 # old\n[log]\nlevel = 'debug'\n"
+    file.write_text(before)
+    renamed = {"web.listen": "http.port", "log.gone": "log.level"}
+    kept = migrate(file, renamed)
+    assert kept is not None
+    assert kept.read_text() == before
+    text = file.read_text()
+    assert "# mine" in text
+    assert "port = 6000" in text
+    assert "listen" not in text
+    assert migrate(file, renamed) is None
+
+
+def test_where_old_and_new_name_are_set_the_new_one_holds(file: Path) -> None:
+    file.write_text("[log]\nloud = 'error'\nlevel = 'debug'\n")
+    migrate(file, {"log.loud": "log.level"})
+    assert load(file, {}, {}).settings.log_level == "debug"
