@@ -55,7 +55,7 @@ async def home(*models: str) -> AsyncIterator[Home]:
     root = Path(tempfile.mkdtemp(prefix="sl", dir="/tmp"))
     try:
         (root / "loads").mkdir()
-        for name in models or ("tiny",):
+        for name in models:
             make_hollow_model(root / "models" / name)
         yield Home(root, free_port())
     finally:
@@ -131,10 +131,10 @@ class LiveDaemon:
 
 @asynccontextmanager
 async def daemon(
-    home: Home, script: dict[str, Any] | None = None, **settings: Any
+    home: Home, script: dict[str, Any] | None = None, *, real: bool = False, **settings: Any
 ) -> AsyncIterator[LiveDaemon]:
-    """A daemon that is ready; killed at the end if it still runs."""
-    live = await start(home, script, **settings)
+    """A daemon that is ready; killed at the end if it still runs. `real`: its engines are too."""
+    live = await start(home, script, real=real, **settings)
     try:
         await live.ready()
         yield live
@@ -142,10 +142,18 @@ async def daemon(
         await live.close()
 
 
-async def start(home: Home, script: dict[str, Any] | None = None, **settings: Any) -> LiveDaemon:
+async def start(
+    home: Home, script: dict[str, Any] | None = None, *, real: bool = False, **settings: Any
+) -> LiveDaemon:
     """A daemon on its way up. A setting `http__port=1` stands for `http.port=1`."""
     flags = {"http.port": str(home.port)}
     flags |= {key.replace("__", "."): str(value) for key, value in settings.items()}
+    if real:
+        named = (f"--{key.replace('.', '-').replace('_', '-')}={v}" for key, v in flags.items())
+        program = ["-m", "swiftlmd", "serve", *named]
+    else:
+        words = (f"{key}={value}" for key, value in flags.items())
+        program = [str(_TESTS / "daemon_with_fake_engine.py"), *words]
     environ = {
         "PATH": "/usr/bin:/bin",
         "HOME": str(home.root),
@@ -158,8 +166,7 @@ async def start(home: Home, script: dict[str, Any] | None = None, **settings: An
     with (home.root / "output").open("ab") as output:
         child = await asyncio.create_subprocess_exec(
             sys.executable,
-            str(_TESTS / "daemon_with_fake_engine.py"),
-            *(f"{key}={value}" for key, value in flags.items()),
+            *program,
             env=environ,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
