@@ -1,0 +1,1 @@
+"""Benchmarks: ours beside a named peer in the same run, on the same folder and machine."""

@@ -1,0 +1,29 @@
+"""`python -m bench [NAME ...]`: runs the benchmarks and prints one table each."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import time
+from pathlib import Path
+
+NAMES = ("decode", "serving", "agent", "constrained", "startup")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
+    parser.add_argument("--out", type=Path, default=Path(".cache/bench"))
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(NAMES):
+        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}")
+    for name in arguments.names or NAMES:
+        started = time.monotonic()
+        report = asyncio.run(importlib.import_module(f"bench.{name}").run())
+        report.save(arguments.out)
+        print(report, f"({time.monotonic() - started:.0f} s)\n", sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
