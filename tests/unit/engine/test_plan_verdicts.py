@@ -242,6 +242,47 @@ def test_experts_are_streamed_when_they_do_not_fit(moe: facts.ModelFacts) -> Non
     assert made.speed.decode.high > made.speed.decode.low > 0
 
 
+def test_streaming_runs_one_sequence_and_keeps_its_room_for_experts(moe: facts.ModelFacts) -> None:
+    made = plan.make_plan(moe, PlanRequest(), M4_16)
+    assert made.settings.parallel == 1
+    assert "parallel reduced to 1 from 4 to make room for experts" in made.reductions
+    asked = plan.make_plan(moe, PlanRequest(parallel=2), M4_16)
+    assert asked.settings.parallel == 2
+    assert asked.streaming is not None
+    assert made.streaming is not None
+    assert asked.streaming.slots <= made.streaming.slots
+
+
+def test_shorter_context_goes_before_streaming_but_not_a_very_short_one(
+    moe: facts.ModelFacts,
+) -> None:
+    weights = moe.weights.resident_bytes()
+    some = plan.make_plan(moe, PlanRequest(budget_bytes=weights + 1_200_000_000), M4_PRO_64)
+    assert some.strategy is Strategy.RESIDENT
+    assert 8192 <= some.settings.context < 32768
+    little = plan.make_plan(moe, PlanRequest(budget_bytes=weights + 700_000_000), M4_PRO_64)
+    assert little.strategy is Strategy.STREAMED
+    assert little.settings.context == 32768
+
+
+def test_engine_is_told_what_the_plan_leaves_for_weights(moe: facts.ModelFacts) -> None:
+    made = plan.make_plan(moe, PlanRequest(), M4_16)
+    assert made.streaming is not None
+    assert made.engine.resident_bytes == moe.weights.shared_bytes() + made.streaming.slot_bytes
+    assert plan.make_plan(moe, PlanRequest(), M4_PRO_64).engine.resident_bytes == 0
+
+
+def test_prefill_of_streamed_experts_is_bound_by_the_disk(moe: facts.ModelFacts) -> None:
+    wide = PlanRequest(stream=Toggle.ON, context=4096, parallel=1, expert_slots=16)
+    slow = plan.make_plan(moe, replace(wide, prefill_chunk=256), M4_PRO_64)
+    fast = plan.make_plan(moe, replace(wide, prefill_chunk=2048), M4_PRO_64)
+    assert slow.streaming is not None
+    # every chunk reads the 112 experts per layer that are not in memory: 14.3 GB
+    assert slow.streaming.sweep_bytes == 48 * 112 * 2_654_208
+    assert slow.speed.prefill.low == pytest.approx(256 * 2.5e9 / slow.streaming.sweep_bytes)
+    assert fast.speed.prefill.low > 4 * slow.speed.prefill.low
+
+
 def test_experts_fit_into_memory_that_allows_it(moe: facts.ModelFacts) -> None:
     made = plan.make_plan(moe, PlanRequest(), M4_PRO_64)
     assert made.strategy is Strategy.RESIDENT

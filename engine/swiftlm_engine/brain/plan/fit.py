@@ -11,6 +11,7 @@ from .machine import Accelerator, Limit, MachineLimits
 from .request import (
     AUTO_PARALLEL,
     MIN_CONTEXT,
+    SHORT_CONTEXT,
     PlanRequest,
     Settings,
     Toggle,
@@ -22,6 +23,8 @@ from .streaming import Streaming, page_cache_reserve, place_experts
 from .terms import Measured, Need, resident_need, streamed_need
 
 _CONTEXT_STEP = 256
+# Left free of slots: planner._with_prefix_cache takes a quarter of it, pressure the rest.
+_STREAMED_PREFIX_BYTES = 2 * 10**9
 _CHUNKS = {
     Accelerator.METAL: (2048, 1024, 512, 256),
     Accelerator.CUDA: (2048, 1024, 512, 256),
@@ -83,13 +86,28 @@ class Fitter:
             return
         if self.request.stream is not Toggle.ON:
             yield from map(self._resident, ladder)
-            if not self._may_stream():
-                yield from self._shorter(self._resident)
+            # Reading experts costs more than a shorter context, but not than a very short one.
+            least = SHORT_CONTEXT if self._may_stream() else MIN_CONTEXT
+            yield from self._shorter(self._resident, least)
         if self._may_stream():
-            yield from map(self._streamed, ladder)
-            yield from self._shorter(self._streamed)
+            yield from self._streamed_candidates(ladder)
+            yield from self._shorter(self._streamed, MIN_CONTEXT)
         elif self.request.gpu_layers == -1:
             yield from self._fewer_gpu_layers()
+
+    def _streamed_candidates(self, ladder: list[Settings]) -> Iterator[Candidate]:
+        """One sequence at a time, unless more are asked for: KV of others would cost slots.
+
+        Slots up to the knee are worth more than exact KV; the first candidate that has them is
+        taken, else the one with the most.
+        """
+        narrowest = min(settings.parallel for settings in ladder)
+        narrow = [self._streamed(s) for s in ladder if s.parallel == narrowest]
+        fitting = [candidate for candidate in narrow if self.fits(candidate)]
+        if self.request.expert_slots is not None:
+            yield from fitting
+        yield from (c for c in fitting if c.streaming and c.streaming.past_the_knee)
+        yield from sorted(fitting, key=lambda c: c.streaming.slots if c.streaming else 0)[::-1]
 
     def _ladder(self) -> Iterator[Settings]:
         """Settings in falling order of comfort, all at the context wished for."""
@@ -116,14 +134,14 @@ class Fitter:
     def _smallest_settings(self) -> Settings:
         return list(self._ladder())[-1]
 
-    def _shorter(self, price: Callable[[Settings], Candidate]) -> Iterator[Candidate]:
+    def _shorter(self, price: Callable[[Settings], Candidate], least: int) -> Iterator[Candidate]:
         """The longest context that fits, if the operator left the context open."""
         if self.request.context is not None:
             return
         smallest = self._smallest_settings()
         found = longest_context(
             lambda context: self.fits(price(replace(smallest, context=context))),
-            least=MIN_CONTEXT,
+            least=least,
             most=smallest.context,
         )
         if found is not None:
@@ -153,6 +171,8 @@ class Fitter:
         least = place_experts(self.facts, 0, reserve)
         bare = self._streamed_need(settings, replace(least, slot_bytes=0))
         room = max(0, self.headroom(bare)[1])
+        if self.request.prefix_cache_bytes is None:
+            room -= min(room // 10, _STREAMED_PREFIX_BYTES)
         placed = place_experts(self.facts, room, reserve, self.request.expert_slots)
         need = self._streamed_need(settings, placed)
         return Candidate(Strategy.STREAMED, settings, need, placed)

@@ -13,7 +13,7 @@ from .request import MIN_CONTEXT, PlanRequest, Toggle
 from .terms import whole_gigabytes
 
 _SMALL_CHUNK = 256
-_SHORT_CONTEXT = 512
+_LEAST_CONTEXT = 512
 
 
 def fixes(fitter: Fitter, refused: Candidate) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def _longest(fitter: Fitter, request: PlanRequest) -> int | None:
     most = request.context or fitter.facts.max_context or MIN_CONTEXT
     return longest_context(
         lambda context: _fits(fitter, replace(request, context=context)),
-        least=min(_SHORT_CONTEXT, most),
+        least=min(_LEAST_CONTEXT, most),
         most=most,
     )
 

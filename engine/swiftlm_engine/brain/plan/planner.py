@@ -84,10 +84,12 @@ def _reductions(facts: ModelFacts, request: PlanRequest, candidate: Candidate) -
     wished = auto_context(facts)
     if request.context is None and settings.context < wished:
         found.append(f"context reduced to {settings.context:,} tokens from {wished:,} to fit")
+    streamed = candidate.streaming is not None
+    aim = "to make room for experts" if streamed else "to fit"
     if request.parallel is None and settings.parallel < AUTO_PARALLEL:
-        found.append(f"parallel reduced to {settings.parallel} from {AUTO_PARALLEL} to fit")
+        found.append(f"parallel reduced to {settings.parallel} from {AUTO_PARALLEL} {aim}")
     if request.kv == "auto" and settings.kv.turbo:
-        found.append(f"KV compressed to {settings.kv} to fit")
+        found.append(f"KV compressed to {settings.kv} {aim}")
     if candidate.strategy is Strategy.PARTITIONED and request.gpu_layers == -1:
         found.append(f"{candidate.gpu_layers} of {len(facts.layers)} layers on the accelerator")
     return found
@@ -105,6 +107,7 @@ def _speed(
             disk_bytes=streaming.miss_bytes_low,
             disk_bytes_cached=streaming.miss_bytes_high,
             synced_layers=streaming.streamed_layers,
+            sweep_bytes=streaming.sweep_bytes / candidate.settings.prefill_chunk,
         )
     if candidate.gpu_layers is not None:
         step = replace(step, cpu_share=1 - candidate.gpu_layers / len(facts.layers))
@@ -127,7 +130,14 @@ def _engine_limits(
         prefix_cache_bytes=need.of(EntryKind.PREFIX_CACHE),
         # The engine's gate prices KV alone: one prefill runs at a time, its scratch is set aside.
         kv_budget_bytes=need.of(EntryKind.KV),
+        resident_bytes=_resident_bytes(candidate),
     )
+
+
+def _resident_bytes(candidate: Candidate) -> int:
+    if (streaming := candidate.streaming) is None:
+        return 0
+    return candidate.need.of(EntryKind.WEIGHTS) + streaming.slot_bytes
 
 
 def _warnings(plan: Plan) -> list[str]:

@@ -13,6 +13,7 @@ from .errors import BadPlanRequest
 # more KV than that starves every other model on the machine.
 AUTO_CONTEXT = 32_768
 AUTO_PARALLEL = 4
+SHORT_CONTEXT = 8_192
 MIN_CONTEXT = 2_048
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 _KV_NAMES = ("auto", "turbo", *KvFormat)

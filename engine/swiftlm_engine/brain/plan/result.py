@@ -32,6 +32,7 @@ class EngineLimits:
     buffer_cache_bytes: int
     prefix_cache_bytes: int
     kv_budget_bytes: int
+    resident_bytes: int  # weights and expert slots when streaming; 0 = everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,7 @@ class Plan:
                 "buffer_cache_bytes": self.engine.buffer_cache_bytes,
                 "prefix_cache_bytes": self.engine.prefix_cache_bytes,
                 "kv_budget_bytes": self.engine.kv_budget_bytes,
+                "resident_bytes": self.engine.resident_bytes,
             },
         }
 

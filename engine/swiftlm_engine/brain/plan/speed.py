@@ -50,13 +50,17 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one decoded token moves: bytes of weights, of KV at full context, and from the disk."""
+    """What one decoded token moves: bytes of weights, of KV at full context, and from the disk.
+
+    `sweep_bytes` is what a prefilled token reads from the disk, its share of a chunk.
+    """
 
     weight_bytes: int
     full_kv_bytes: int
     disk_bytes: float = 0.0
     disk_bytes_cached: float = 0.0
     synced_layers: int = 0
+    sweep_bytes: float = 0.0
     cpu_share: float = 0.0
 
 
@@ -117,7 +121,9 @@ def predict(facts: ModelFacts, machine: MachineSpeed, step: Step) -> Speed:
 
     def prefill_s(fast: bool) -> float:
         penalty = 1 + step.cpu_share * (_end(_CPU_PENALTY, not fast) - 1)
-        return operations * penalty / _end(rate, fast)
+        # The next experts are read while the last ones compute: the slower of the two decides.
+        reads = step.sweep_bytes / _end(machine.ssd_bytes_s, fast)
+        return max(operations * penalty / _end(rate, fast), reads)
 
     return Speed(
         prefill=Range(1 / prefill_s(False), 1 / prefill_s(True)),

@@ -42,12 +42,23 @@ class Streaming:
     hit_high: float
     miss_bytes_low: float
     miss_bytes_high: float
+    sweep_bytes: int  # what one prefill chunk reads: every expert that is not in memory, once
+
+    @property
+    def past_the_knee(self) -> bool:
+        """More slots would gain little: whole layers or other uses are worth more."""
+        return self.slots >= knee(self.num_experts)
 
 
 def least_slots(facts: ModelFacts) -> int:
     """Fewer would make one token evict its own experts."""
     weights = facts.weights
     return min(weights.num_experts, max(MIN_SLOTS, weights.experts_per_token))
+
+
+def knee(num_experts: int) -> int:
+    """Where the hit curve bends, until a trace of the model says otherwise."""
+    return -(-num_experts // 2)
 
 
 def page_cache_reserve(facts: ModelFacts, machine: MachineLimits) -> int:
@@ -59,17 +70,20 @@ def page_cache_reserve(facts: ModelFacts, machine: MachineLimits) -> int:
 def place_experts(
     facts: ModelFacts, room_bytes: int, page_cache_bytes: int, slots: int | None = None
 ) -> Streaming:
-    """Spend `room_bytes` on slots and whole layers; at least the least slots, even if over."""
+    """Spend `room_bytes` on slots and whole layers; at least the least slots, even if over.
+
+    With `slots` given there are that many in every layer and no whole layers.
+    """
     weights = facts.weights
     count = weights.num_experts
     records = [expert.record_bytes(count) for expert in weights.experts]
     per_slot = sum(records)
-    wanted = slots or max(least_slots(facts), min(room_bytes // per_slot, -(-count // 2)))
+    wanted = slots or max(least_slots(facts), min(room_bytes // per_slot, knee(count)))
     wanted = max(least_slots(facts), min(count, wanted))
     spare, resident = room_bytes - wanted * per_slot, 0
     for record in records:
         completing = (count - wanted) * record
-        if spare < completing or wanted == count:
+        if spare < completing or wanted == count or slots is not None:
             break
         spare -= completing
         resident += 1
@@ -89,6 +103,7 @@ def place_experts(
         hit_high=high,
         miss_bytes_low=read * (1 - low),
         miss_bytes_high=read * (1 - high) * _PAGE_CACHE_SHARE,
+        sweep_bytes=(count - wanted) * sum(records[resident:]),
     )
 
 
