@@ -4,13 +4,20 @@ Timelines of an agent loop: append a turn, edit the last message, repeat, ask fo
 longer than the sliding windows and attention chunks of the tiny models, so caches wrap.
 """
 
+import copy
+from typing import Any
+
 import mlx.core as mx
 import pytest
 import tiny_models
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mlx.utils import tree_map
+from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load
 from prefix_runner import Runner, runner, tokens
+
+from swiftlm_engine.prefix.snapshot import leaves_of
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,8 +70,42 @@ def test_shorter_prompt_gives_the_same_text(model):
         assert warm.generate(prompt[:length], store=False) == cold.generate(prompt[:length])
 
 
+def test_thoughts_dropped_from_history_cost_only_what_comes_after_them(model):
+    warm, cold = runner(model), Runner(model)
+    prompt = tokens(1, 120)
+    for turn in range(6):
+        warm.num_prefilled = 0
+        reply = warm.generate(prompt)  # pauses at the end of the prompt, before the thoughts
+        assert reply == cold.generate(prompt)
+        assert turn == 0 or warm.num_prefilled <= 6 + 20
+        prompt = prompt + reply[-6:] + tokens(turn, 20)  # the first half were thoughts
+
+
+def test_text_depends_on_the_caches_of_every_class(model):
+    """Guards the tests above: a cache that lost its content must show in the text."""
+    prompt, stored = tokens(1, 130), make_prompt_cache(model)
+    Runner(model)._prefill(prompt[:-1], stored)
+
+    def text(wiped: str) -> list[int]:
+        caches, row = copy.deepcopy(stored), prompt[-1:]
+        for leaf in leaves_of(caches):
+            if type(leaf).__name__ == wiped:
+                leaf.state = tree_map(_zeros, leaf.state)
+        for _ in range(12):
+            logits = model(mx.array([row[-1:]]), cache=caches)[0, -1]
+            row = [*row, int(mx.argmax(logits).item())]
+        return row
+
+    for name in {type(leaf).__name__ for leaf in leaves_of(stored)}:
+        assert text(wiped=name) != text(wiped="")
+
+
+def _zeros(value: Any) -> Any:
+    return value * 0 if isinstance(value, mx.array) else value
+
+
 @settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_any_history_of_prompts_gives_the_text_of_a_cold_run(model, data):

@@ -17,7 +17,14 @@ import pytest
 from mlx_lm.models.cache import ArraysCache, KVCache
 
 from swiftlm_engine.brain.prefix_index import Kind
-from swiftlm_engine.prefix.cache import Match, Miss, PrefixCache, Source
+from swiftlm_engine.prefix.cache import (
+    Match,
+    Miss,
+    MissReason,
+    PrefixCache,
+    Source,
+    StoreResult,
+)
 from swiftlm_engine.prefix.fingerprint import Fingerprint
 from swiftlm_engine.prefix.namespace import FolderInUse
 from swiftlm_engine.prefix.ssd import SsdLimits, SsdTier
@@ -277,9 +284,32 @@ def test_folder_serves_one_process_at_a_time(disk, tmp_path):
     disk.gate.set()
     cache = open_cache(tmp_path, disk)
     with pytest.raises(FolderInUse):
-        open_cache(tmp_path, disk)
+        open_cache(tmp_path, disk, lock_wait_s=0.0)
     cache.close(LONG)
-    open_cache(tmp_path, disk).close(LONG)
+    open_cache(tmp_path, disk, lock_wait_s=0.0).close(LONG)
+
+
+def test_closed_cache_is_off_for_good_and_can_be_closed_again(disk, tmp_path):
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk)
+    cache.store(tokens(1, 64), plain(64))
+    assert cache.close(LONG)
+    assert cache.close(LONG)
+    cache.resize(1 << 20)
+    cache.clear()
+    assert cache.pump()
+    assert cache.store(tokens(1, 64), plain(64)) is StoreResult.DISABLED
+    assert cache.match(tokens(1, 64)).reason is MissReason.DISABLED
+    assert length_on_disk(tmp_path, [*tokens(1, 64), 0]) == 64
+
+
+def test_new_process_waits_for_a_predecessor_that_is_still_saving(disk, tmp_path):
+    disk.gate.set()
+    first = open_cache(tmp_path, disk)
+    closing = threading.Timer(0.1, first.close)
+    closing.start()
+    open_cache(tmp_path, disk, lock_wait_s=LONG).close(LONG)
+    closing.join()
 
 
 def test_leftover_scratch_files_and_orphans_are_deleted_at_start(disk, tmp_path):

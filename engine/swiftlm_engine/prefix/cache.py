@@ -112,6 +112,7 @@ class PrefixCache:
         self._ram = RamTier(self._layout, ram_bytes, on_removed)
         self._counters = _Counters()
         self._clock = clock
+        self._is_closed = False
 
     @property
     def nbytes(self) -> int:
@@ -159,30 +160,37 @@ class PrefixCache:
 
     def resize(self, ram_bytes: int) -> None:
         """Change the budget at once; evicts what no longer fits. Zero switches the cache off."""
-        self._ram.resize(ram_bytes)
+        if not self._is_closed:
+            self._ram.resize(ram_bytes)
 
     def pump(self) -> bool:
         """Move waiting writes on; call it when a step has time. True when none is left."""
-        return self._offers.pump() if self._offers else True
+        if self._offers is None or self._is_closed:
+            return True
+        return self._offers.pump()
 
     def clear(self) -> None:
         """Forget everything, on the SSD too."""
         self._ram.clear()
-        if self._offers and self._ssd:
+        if self._offers and self._ssd and not self._is_closed:
             self._offers.clear()
             self._ssd.clear()
 
     def close(self, deadline_s: float = 5.0) -> bool:
-        """Write what is waiting, let go of everything; False when the deadline came first."""
+        """Write what is waiting, let go of everything; False when the deadline came first.
+
+        Afterwards the cache is switched off for good. Safe to call twice.
+        """
         is_saved = True
-        if self._offers and self._ssd:
+        if self._offers and self._ssd and not self._is_closed:
             deadline = self._clock() + deadline_s
             self._offers.last_call()
             while not (is_saved := self._offers.pump()) and self._clock() < deadline:
                 self._ssd.drain(max(0.0, deadline - self._clock()))
             is_saved &= self._ssd.close(max(0.0, deadline - self._clock()))
             self._offers.clear()
-        self._ram.clear()
+        self._ram.resize(0)
+        self._is_closed = True
         return is_saved
 
     def check_integrity(self) -> None:
@@ -231,6 +239,7 @@ class PrefixCache:
             return StoreResult.MISMATCH
         added = self._ram.store(token_ids, caches, kind, salt)
         if added is None:
+            log.info("prefix of %s tokens not stored: larger than the budget", len(token_ids))
             return StoreResult.TOO_LARGE
         if self._offers and (snapshots := self._ram.snapshots(added)):
             self._offers.add(snapshots, kind)

@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,12 +47,15 @@ class Namespace:
         os.close(self.lock_file)
 
 
-def open_namespace(root: Path, fingerprint: Fingerprint) -> Namespace:
-    """Lock the root, delete other fingerprints, make the folder. Raises FolderInUse."""
+def open_namespace(root: Path, fingerprint: Fingerprint, lock_wait_s: float = 0.0) -> Namespace:
+    """Lock the root, delete other fingerprints, make the folder. Raises FolderInUse.
+
+    A predecessor that is still saving holds the lock for a few seconds: `lock_wait_s`.
+    """
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock_file = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(lock_file, time.monotonic() + lock_wait_s)
         folder = root / fingerprint.digest
         deleted = tuple(_delete_others(root, fingerprint))
         folder.mkdir(exist_ok=True, mode=0o700)
@@ -63,6 +67,17 @@ def open_namespace(root: Path, fingerprint: Fingerprint) -> Namespace:
         os.close(lock_file)
         raise
     return Namespace(folder, lock_file, deleted)
+
+
+def _lock(lock_file: int, deadline: float) -> None:
+    """Raises BlockingIOError when somebody else still has it at the deadline."""
+    while True:
+        try:
+            return fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.05)
 
 
 def load_tree(namespace: Namespace, tree: BlockTree) -> int:

@@ -48,6 +48,7 @@ class SsdLimits:
     queue_bytes: int = 256 << 20
     block_tokens: int = 256
     max_bytes_per_day: int = 256 << 30
+    lock_wait_s: float = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class SsdTier:
         self._writer = Writer(limits.queue_bytes, self._disk)
         self._allowance = WriteAllowance(limits.max_bytes_per_day, clock)
         self._counters = _Counters()
-        self._namespace: Namespace = open_namespace(root, fingerprint)
+        self._namespace: Namespace = open_namespace(root, fingerprint, limits.lock_wait_s)
         self._counters.num_corrupt = load_tree(self._namespace, self.tree)
         self._make_room(0, keep=())
         for deleted in self._namespace.deleted:
