@@ -41,6 +41,7 @@ class TokenTexts:
         self.control_ids = {i: marked(t) for i, t in special.items() if t in controls}
         self.skipped_ids = {i for i, t in special.items() if t not in controls and t not in kept}
         self._bytes: dict[int, bytes] = {}
+        self._anchor: int | None = None  # a token that is a word
 
     def bytes_of(self, token_id: int) -> bytes:
         """The bytes a token stands for; empty for an id outside the vocabulary."""
@@ -58,7 +59,17 @@ class TokenTexts:
                 return _byte_level_bytes(token)
             if len(token) == 6 and token.startswith("<0x"):
                 return bytes.fromhex(token[3:5])
-        return str(self.decode([token_id], skip_special_tokens=False)).encode()
+        return self._shown_after_a_word(token_id).encode("utf-8", "replace")
+
+    def _shown_after_a_word(self, token_id: int) -> str:
+        """What the token adds to a text: alone, some decoders take its leading space away."""
+        if self._anchor is None:
+            self._anchor = next((i for i in range(256, 4096) if self._reads(i).isalpha()), 0)
+        anchor = self._reads(self._anchor)
+        return self._reads(self._anchor, token_id).removeprefix(anchor)
+
+    def _reads(self, *token_ids: int) -> str:
+        return str(self.decode(list(token_ids), skip_special_tokens=False))
 
     def start(self) -> "Detokenizer":
         return _ByteDetokenizer(self) if self.byte_level else _WindowDetokenizer(self)
