@@ -270,7 +270,7 @@ install() {
   fi
   make_folders
   hold_lock
-  PREVIOUS=$(release_of "$CURRENT")
+  PREVIOUS=$(release_of "$CURRENT") CHANGED=no
   WISHED=$(wished)
   build
   write_config
@@ -384,8 +384,11 @@ build() {
   : >"$BUILD_LOG" || fail $CANNOT_WRITE "cannot write $BUILD_LOG"
   say "building swiftlm $VERSION ($KIND) on $PYTHON; this takes a minute or two"
   "$PYTHON" -I -m venv "$VENV" >>"$BUILD_LOG" 2>&1 || build_failed "the environment"
-  pip install --require-hashes -r "$LOCK" || build_failed "the dependencies"
+  # The short step that can fail comes before the long one.
   build_wheel
+  pip install --require-hashes -r "$LOCK" || build_failed "the dependencies"
+  pip install --no-deps --no-index "$TOOLS"/swiftlm-*.whl || build_failed "swiftlm"
+  rm -rf "$TOOLS"
   self_check
   : >"$HOME_OF_RELEASE/complete"
   created "$VENV"
@@ -397,24 +400,18 @@ pip() {
 
 # The build tool is needed once and stays out of the environment.
 build_wheel() {
-  tools=$HOME_OF_RELEASE/build
-  pip install --require-hashes --target "$tools" -r "$SOURCE/locks/build.txt" ||
+  TOOLS=$HOME_OF_RELEASE/build
+  pip install --require-hashes --target "$TOOLS" -r "$SOURCE/locks/build.txt" ||
     build_failed "the build tool"
-  PYTHONPATH=$tools pip wheel --no-deps --no-build-isolation --wheel-dir "$tools" "$SOURCE" ||
+  PYTHONPATH=$TOOLS pip wheel --no-deps --no-build-isolation --wheel-dir "$TOOLS" "$SOURCE" ||
     build_failed "the wheel"
-  pip install --no-deps --no-index "$tools"/swiftlm-*.whl || build_failed "swiftlm"
-  rm -rf "$tools"
 }
 
 self_check() {
-  "$VENV/bin/python3" -I >>"$BUILD_LOG" 2>&1 <<'PYTHON' || build_failed "the self-check"
-import mlx.core as mx
-
-import swiftlmctl.main
-import swiftlmd.main
-
-mx.eval(mx.ones(8).sum())
-PYTHON
+  for check in 'swiftlmd selfcheck' 'swiftlmctl --help'; do
+    # shellcheck disable=SC2086 # two words
+    "$VENV/bin/python3" -I -X utf8 -m $check >>"$BUILD_LOG" 2>&1 || build_failed "the self-check"
+  done
 }
 
 build_failed() {
@@ -450,7 +447,10 @@ config_text() {
   say "home = \"$(printf '%s' "$HF_HOME" | sed 's/[\\"]/\\&/g')\""
 }
 
-created() { say "created $1"; }
+created() {
+  CHANGED=yes
+  say "created $1"
+}
 
 # A rename, so that there is a `current` at every moment. mv would move into the old link's folder.
 switch_to() {
@@ -617,9 +617,10 @@ roll_back_on_request() {
 
 finish() {
   remove_old_releases
+  [ "$CHANGED" = yes ] || say "nothing had to be changed"
   say
   say "asking $(ctl config get models.default 2>/dev/null || say "$MODEL"): What is the capital of France?"
-  ctl run --max-tokens 40 "What is the capital of France?" ||
+  ctl run --temperature 0 --max-tokens 40 "What is the capital of France?" ||
     fail 1 "swiftlm runs, but gave no answer; \`swiftlmctl doctor\` looks further"
   program=$CURRENT/bin/swiftlmctl
   case :$PATH: in

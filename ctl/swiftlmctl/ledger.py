@@ -48,10 +48,20 @@ def _show_list(name: str, items: list[Any], depth: int) -> None:
     if name:
         output.say("  " * depth + title(name))
     if all(isinstance(item, dict) for item in items):
-        output.show_table(_table(items))
+        _show_objects(items, depth)
         return
     for item in items:
         output.say("  " * (depth + 1) + cell(name, item))
+
+
+def _show_objects(items: list[dict[str, Any]], depth: int) -> None:
+    """A table, unless an object holds more than a cell can show."""
+    if not any(isinstance(value, dict | list) for item in items for value in item.values()):
+        output.show_table(_table(items))
+        return
+    for item in items:
+        _show_object(item, depth + 1)
+        output.say()
 
 
 def _table(items: list[dict[str, Any]]) -> output.Table:

@@ -82,6 +82,14 @@ def test_daemon_that_ends_at_once_is_reported_with_its_code(paths: Paths) -> Non
     assert (paths.logs / "launchd.log").read_text() == "why\n"
 
 
+def test_daemon_that_is_still_importing_counts_as_starting(paths: Paths) -> None:
+    slow = daemon(paths, "/bin/sleep", "60")
+    slow.start()
+    state = slow.state()
+    os.kill(state.pid, 9)
+    assert state.phase is Phase.STARTING
+
+
 def test_program_that_is_not_there_is_said(paths: Paths) -> None:
     with pytest.raises(CtlError, match="cannot start /nowhere/python3") as caught:
         daemon(paths, "/nowhere/python3").start()

@@ -80,9 +80,7 @@ def install(no_start: NoStart = False, socket_activation: Activation = False) ->
             "neither launchd nor a systemd user session here: the daemon runs detached, "
             "nobody restarts it and it does not start at login"
         )
-    if no_start:
-        output.say("registered; `swiftlmctl start` starts it")
-    else:
+    if not no_start:
         start()
 
 

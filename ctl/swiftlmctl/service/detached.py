@@ -42,6 +42,7 @@ class DetachedDaemon:
         self._paths = paths
         self._environ = environ
         self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
 
     def install(self, job: Job) -> list[Path]:
         self._job = job
@@ -57,8 +58,8 @@ class DetachedDaemon:
             return
         self._job.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(self._job.log, "ab") as log:
-            process = self._spawned(log)
-        self._refuse_early_end(process)
+            self._process = self._spawned(log)
+        self._refuse_early_end(self._process)
 
     def stop(self) -> None:
         pid = self._pid()
@@ -83,6 +84,9 @@ class DetachedDaemon:
     def state(self) -> ServiceState:
         pid = self._pid()
         phase = Phase.RUNNING if pid else Phase.STOPPED
+        if not pid and self._process is not None and self._process.poll() is None:
+            # Ours, and not yet so far that it holds the lock.
+            phase, pid = Phase.STARTING, self._process.pid
         return ServiceState(self.name, phase, pid=pid, detail="no supervisor: nobody restarts it")
 
     def _spawned(self, log: BinaryIO) -> subprocess.Popen[bytes]:
