@@ -58,6 +58,8 @@ class Renderer:
         messages = [self._as_dict(turn, as_parts) for turn in turns]
         tools = tool_dicts(chat.tools) or None
         text = self._apply(messages, tools, answer and not goes_on, self._variables(chat))
+        if as_parts and "[{'type': '" in text:
+            raise ValueError("the template takes no content in parts")
         if goes_on:
             if CONTINUE_HERE not in text:
                 raise ValueError("the template drops the message that is to be continued")

@@ -99,7 +99,7 @@ def splices(
         ids = tuple(call.id for call in waiting[at : at + len(block.calls)])
         waiting = waiting[at + len(block.calls) :]
         raw = memory.recall(ids[0])
-        if raw is not None and raw.ids == ids:
+        if raw is not None and raw.ids == ids and _reads_as(raw, block, find):
             found += _splice(text, block, raw)
     return found
 
@@ -132,6 +132,21 @@ def _splice(text: str, block: Block, raw: RawCalls) -> list[Splice]:
     return [Splice(start, block.end, new)] if text[start : block.end] != new else []
 
 
+def _reads_as(raw: RawCalls, block: Block, find: FindBlock) -> bool:
+    """The client may have changed a call and kept its id."""
+    written = find(raw.text, 0)
+    return written is not None and [_loaded(c) for c in written.calls] == [
+        _loaded(c) for c in block.calls
+    ]
+
+
+def _loaded(call: tuple[str, str]) -> tuple[str, object]:
+    try:
+        return call[0], json.loads(call[1] or "{}")
+    except (ValueError, RecursionError):
+        return call
+
+
 def _match(waiting: Sequence[ToolCall], block: Block) -> int | None:
     """Which of the calls that are still to come the block spells."""
     length = len(block.calls)
@@ -143,9 +158,4 @@ def _match(waiting: Sequence[ToolCall], block: Block) -> int | None:
 
 
 def _same(call: ToolCall, name: str, arguments: str) -> bool:
-    if call.name != name:
-        return False
-    try:
-        return bool(json.loads(call.arguments or "{}") == json.loads(arguments or "{}"))
-    except (ValueError, RecursionError):
-        return False
+    return _loaded((call.name, call.arguments)) == _loaded((name, arguments))
