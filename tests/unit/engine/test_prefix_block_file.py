@@ -48,7 +48,9 @@ def test_size_is_known_before_writing(path):
     assert path.stat().st_size == file_bytes(HEADER)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200
+)
 @given(at=st.integers(0, 10_000), flip=st.integers(1, 255))
 def test_any_flipped_byte_is_noticed(path, at, flip):
     data = bytearray(b"".join(encode(HEADER, BUFFERS)))
@@ -58,7 +60,7 @@ def test_any_flipped_byte_is_noticed(path, at, flip):
         read_payload(path, bytearray())
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(length=st.integers(0, 10_000))
 def test_any_truncation_is_noticed_from_the_header_alone(path, length):
     data = b"".join(encode(HEADER, BUFFERS))

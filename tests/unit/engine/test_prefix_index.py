@@ -62,6 +62,7 @@ def test_random_operations_keep_the_invariants_and_find_the_longest_prefix(needs
         index.check_integrity()
 
 
+@settings(deadline=None)
 @given(ops=st.lists(st.tuples(st.sampled_from(list(Part)), short_prompts), max_size=8))
 def test_stranded_entries_are_those_whose_removal_changes_no_answer(ops):
     index = PrefixIndex(BOTH)
