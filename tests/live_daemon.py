@@ -99,8 +99,11 @@ class LiveDaemon:
             return await self.child.wait()
 
     async def model(self, name: str = "tiny") -> m.ModelStatus | None:
+        """The model's row of the status, if it is loaded or on its way."""
         status = await self.admin.status(m.StatusRequest())
-        return next((model for model in status.models if model.model == name), None)
+        cached = m.ModelStatusState.CACHED
+        rows = (row for row in status.models if row.state is not cached)
+        return next((row for row in rows if row.model == name), None)
 
     async def engine_pid(self, name: str = "tiny") -> int:
         model = await self.model(name)

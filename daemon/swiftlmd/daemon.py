@@ -94,8 +94,8 @@ class Daemon:
             device, readings, lambda: self._watch.last, self._settings, system_thermal()
         )
         self._governor = Governor(self._machine.measure_budget())
-        store_options = from_settings(self._settings(), given.environ, Path.home())
-        self._store = ModelStore(given.paths, store_options)
+        self._store_options = from_settings(self._settings(), given.environ, Path.home())
+        self._store = ModelStore(given.paths, self._store_options)
         self._planner = BrainPlanner(given.paths, self._machine.limits)
         self._residency = Residency(
             clock=self._clock,
@@ -235,6 +235,7 @@ class Daemon:
                 self._settings,
                 lambda: self._machine.status([]),
                 self._warnings,
+                self._store_options.hub_cache,
             ),
             shut_down=self.ask_to_stop,
             took_over=self._took_over,
@@ -289,6 +290,7 @@ class Daemon:
                 await self._reclaimer.restore()
 
     async def _preload(self) -> None:
+        await self._service.list_models()  # status shows what lies here, from the start
         settings = self._settings()
         for name in dict.fromkeys((*settings.models_preload, *settings.models_pinned)):
             try:

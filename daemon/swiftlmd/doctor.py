@@ -38,6 +38,7 @@ class Doctor:
     settings: Callable[[], Settings]
     machine: Callable[[], m.MachineStatus]
     warnings: Callable[[], list[str]]
+    hub_cache: Path
     platform: str = sys.platform
 
     async def examine(self) -> list[m.DoctorCheck]:
@@ -54,7 +55,7 @@ class Doctor:
             self._certificates(settings),
             self._configuration(),
             await _answers("models", self.paths.models),
-            await _answers("hub cache", self._hub_cache(settings)),
+            await _answers("hub cache", self.hub_cache),
         ]
         for name in settings.models_folders:
             checks.append(await _answers(f"models in {name}", Path(name)))
@@ -113,10 +114,6 @@ class Doctor:
         if warnings:
             return _check("warnings", "warn", "; ".join(warnings))
         return _check("warnings", "pass", "none")
-
-    def _hub_cache(self, settings: Settings) -> Path:
-        home = settings.hub_home or self.environ.get("HF_HOME") or "~/.cache/huggingface"
-        return Path(home)
 
 
 def _open_files(soft: int) -> m.DoctorCheck:

@@ -246,19 +246,21 @@ class Residency:
             self._residents[name] = resident
         return self._residents[name]
 
-    def _begin(self, resident: Resident, *, force: bool = False) -> asyncio.Task[None]:
+    def _begin(
+        self, resident: Resident, *, force: bool = False, evict: bool = True
+    ) -> asyncio.Task[None]:
         resident.state = State.LOADING
         resident.fault = None
         resident.progress = m.LoadEvent(stage=m.LoadEventStage.READING)
-        resident.task = self._tasks.create_task(self._load(resident, force))
+        resident.task = self._tasks.create_task(self._load(resident, force, evict))
         return resident.task
 
-    async def _load(self, resident: Resident, force: bool) -> None:
+    async def _load(self, resident: Resident, force: bool, evict: bool) -> None:
         """Root of a load's task: books its result, raises nothing."""
         started_at = self._clock.now()
         try:
             await self._clock.sleep(resident.crashes.wait_s())
-            placement = await self._room.make(resident, force=force)
+            placement = await self._room.make(resident, force=force, evict=evict)
             engine = await self._launcher.launch(placement, resident.settings, resident.on_progress)
         except asyncio.CancelledError:
             cancelled = ServiceError(
@@ -314,7 +316,7 @@ class Residency:
             )
             self._failed(resident, ServiceError(Kind.MODEL_BROKEN, message))
         else:
-            self._begin(resident)
+            self._begin(resident, evict=False)  # others' memory is not taken unasked
 
     async def _end(self, resident: Resident, why: str) -> int:
         """Ends the model in whatever state it is; returns the bytes it held."""
@@ -357,5 +359,5 @@ class Residency:
         reason = m.Fault(kind=Kind.SHUTTING_DOWN, message=f"model '{resident.name}' was idle")
         try:
             await self._stop(resident, reason)
-        except ServiceError:
+        except Exception:  # the root of a task: the next tick finds the model as it is
             log.exception("unloading an idle model failed model=%s", resident.name)

@@ -40,12 +40,12 @@ class Room:
         self._stop = stop
         self._deciding = asyncio.Lock()  # guards priced_bytes and the choice of victims
 
-    async def make(self, newcomer: Resident, *, force: bool) -> Placement:
+    async def make(self, newcomer: Resident, *, force: bool, evict: bool = True) -> Placement:
         """The placement to load `newcomer` by; its bytes are booked. Raises ServiceError."""
         async with self._deciding:
             placement = await self._place(newcomer)
             while not self._suits(newcomer, placement):
-                victims = self._victims(newcomer)
+                victims = self._victims(newcomer) if evict else []
                 if not victims or not await self._would_fit(newcomer, victims):
                     if not force:
                         raise ServiceError(Kind.NOT_ENOUGH_MEMORY, placement.refusal)

@@ -26,6 +26,7 @@ from swiftlmd.names import ModelNames
 from swiftlmd.requests import ActiveRequest, RequestTable
 from swiftlmd.residency import Lease, Residency, Store
 from swiftlmd.resident import State, stored_status
+from swiftlmd.store.entries import StoredModel
 from swiftlmd.store.store import Download
 
 log = logging.getLogger(__name__)
@@ -70,18 +71,16 @@ class Service:
         self.requests = RequestTable(clock)
         self.names = ModelNames(settings, self._latest_used)
         self.draining = False
+        self._stored: list[StoredModel] = []
         self._started_at = clock.now()
 
     def resolve(self, name: str) -> str:
         return self.names.resolve(name)
 
     async def list_models(self) -> list[m.ModelStatus]:
-        stored = await self._store.list()
-        self.names.learn(model.name for model in stored)
-        rows = {model.name: stored_status(model) for model in stored}
-        for resident in self.residency.residents:
-            rows[resident.name] = resident.to_status(self._clock)
-        return list(rows.values())
+        self._stored = await self._store.list()
+        self.names.learn(model.name for model in self._stored)
+        return self._rows()
 
     async def generate(
         self, model: str, request: m.GenerateRequest, *, route: str, client: str = ""
@@ -127,7 +126,7 @@ class Service:
 
     async def status(self) -> m.DaemonStatus:
         about, instance = self._about, self._about.instance
-        models = [resident.to_status(self._clock) for resident in self.residency.residents]
+        models = self._rows()
         return m.DaemonStatus(
             protocol=m.PROTOCOL,
             version=instance.version,
@@ -155,8 +154,7 @@ class Service:
     async def named(self, model: str) -> str:
         name = self.resolve(model)
         if not self.names.knows(name):
-            stored = await self._store.list()
-            self.names.learn(found.name for found in stored)
+            await self.list_models()
             name = self.resolve(model)
         return name
 
@@ -183,6 +181,13 @@ class Service:
         if self.draining:
             message = "the service is stopping; try again in a moment"
             raise ServiceError(Kind.SHUTTING_DOWN, message, retry_after_s=5)
+
+    def _rows(self) -> list[m.ModelStatus]:
+        """What lay on disk when it was last listed, and what is loaded now."""
+        rows = {model.name: stored_status(model) for model in self._stored}
+        for resident in self.residency.residents:
+            rows[resident.name] = resident.to_status(self._clock)
+        return list(rows.values())
 
     def _latest_used(self) -> str | None:
         ready = [r for r in self.residency.residents if r.state is State.READY]

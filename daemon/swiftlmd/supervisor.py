@@ -59,9 +59,6 @@ class Notifier:
     def ready(self, status: str) -> None:
         self._send(f"READY=1\nSTATUS={status}")
 
-    def reloading(self) -> None:
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
-
     def stopping(self) -> None:
         self._send("STOPPING=1\nSTATUS=finishing running requests")
 

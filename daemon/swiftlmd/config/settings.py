@@ -224,7 +224,7 @@ class Settings:
     log_access: bool = _option(_SWITCH, True, "Write one line per request to access.log.")
 
     service_drain: float = _option(
-        _DURATION, 30.0, "Time that running requests get to finish on shutdown."
+        _DURATION, 25.0, "Time that running requests get to finish on shutdown."
     )
     power_prevent_sleep: bool = _option(
         _SWITCH, False, "Keep the machine awake while requests run."

@@ -45,7 +45,7 @@ def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doctor:
     machine = m.MachineStatus(device="cpu", memory_bytes=10, available_bytes=5, pressure="normal")
     paths = under(tmp_path)
     paths.models.mkdir()
-    return Doctor(paths, {"HF_HOME": str(tmp_path)}, Settings, lambda: machine, list, "linux")
+    return Doctor(paths, {}, Settings, lambda: machine, list, tmp_path, "linux")
 
 
 def found(checks: list[m.DoctorCheck]) -> dict[str, m.DoctorCheck]:

@@ -154,6 +154,38 @@ async def test_nobody_is_evicted_for_a_model_that_cannot_fit(world: World) -> No
     assert world.loaded() == {"a"}
 
 
+async def test_a_load_waits_for_evicted_memory_to_come_back(world: World) -> None:
+    await world.use("a")
+    await world.clock.advance(10)
+    await world.use("b")
+    await world.clock.advance(10)
+    world.memory.others += 6 * GB  # what "a" held is not given back at once
+    swap = asyncio.create_task(world.use("c"))
+    await world.clock.advance(1)
+    assert world.loaded() == {"b"}
+    assert not swap.done()
+    world.memory.others -= 6 * GB
+    await world.clock.advance(1)
+    await swap
+    assert world.loaded() == {"b", "c"}
+
+
+async def test_a_crashed_model_does_not_push_others_out_when_it_starts_again(
+    world: World,
+) -> None:
+    await world.use("a")
+    await world.clock.advance(10)
+    await world.use("b")
+    await world.clock.advance(10)
+    world.memory.others += 5 * GB
+    world.launcher.engines["a"].die(-9)
+    await world.clock.advance(5)
+    assert world.loaded() == {"b"}
+    assert world.state("a") is State.FAILED
+    await world.use("a")  # a request may
+    assert world.loaded() == {"a"}
+
+
 async def test_a_pinned_model_is_neither_evicted_nor_expired(world: World) -> None:
     async for _ in world.residency.load("a", pin=True):
         pass
