@@ -88,7 +88,10 @@ async def _client(live: LiveDaemon, report: Report) -> None:
     while True:
         try:
             async with asyncio.timeout(_ANSWER_S):
-                report.endings[await _ending(live)] += 1
+                ending = await _ending(live)
+            report.endings[ending] += 1
+            if ending != "answer":
+                await asyncio.sleep(0.1)
         except aiohttp.ClientError:
             report.endings["connection"] += 1
             return

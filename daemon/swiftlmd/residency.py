@@ -24,7 +24,7 @@ from swiftlmd.clock import Clock
 from swiftlmd.config.settings import Settings
 from swiftlmd.crashes import CrashRecord
 from swiftlmd.engines.engine import Engine, OnProgress
-from swiftlmd.engines.process import ProcessEnd
+from swiftlmd.engines.process import EngineDied, ProcessEnd
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
 from swiftlmd.placement import Placement, Planner, PriceRequest
 from swiftlmd.resident import Resident, State
@@ -218,6 +218,8 @@ class Residency:
         fault = resident.fault
         if fault is None or fault.kind in (Kind.NOT_ENOUGH_MEMORY, Kind.BUSY):
             return  # time or other models decide; worth another try
+        if isinstance(fault, EngineDied):
+            return  # the back-off decides when
         if resident.crashes.exhausted or self._clock.now() < resident.failed_at + _COOL_DOWN_S:
             raise fault
 
@@ -268,6 +270,9 @@ class Residency:
             )
             self._failed(resident, cancelled)
             raise
+        except EngineDied as error:
+            resident.crashes.add()
+            self._failed(resident, self._worn_out(resident, str(error)) or error)
         except ServiceError as error:
             self._failed(resident, error)
         except Exception:
@@ -309,14 +314,20 @@ class Residency:
     def _crashed(self, resident: Resident, end: ProcessEnd | None) -> None:
         log.error("engine died model=%s: %s", resident.name, end)
         resident.crashes.add()
-        if resident.crashes.exhausted or self._closing:
-            message = (
-                f"the engine of model '{resident.name}' keeps stopping: {end}; "
-                f"try again with `swiftlmctl load {resident.name}`"
-            )
-            self._failed(resident, ServiceError(Kind.MODEL_BROKEN, message))
-        else:
+        if fault := self._worn_out(resident, str(end)):
+            self._failed(resident, fault)
+        elif not self._closing:
             self._begin(resident, evict=False)  # others' memory is not taken unasked
+
+    def _worn_out(self, resident: Resident, reason: str) -> ServiceError | None:
+        """The fault of a model whose crash budget is spent."""
+        if not resident.crashes.exhausted:
+            return None
+        message = (
+            f"the engine of model '{resident.name}' keeps stopping: {reason}; "
+            f"try again with `swiftlmctl load {resident.name}`"
+        )
+        return ServiceError(Kind.MODEL_BROKEN, message)
 
     async def _end(self, resident: Resident, why: str) -> int:
         """Ends the model in whatever state it is; returns the bytes it held."""

@@ -14,7 +14,7 @@ from swiftlm_proto.paths import Paths
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.client import EngineClient
 from swiftlmd.engines.environment import engine_environment
-from swiftlmd.engines.process import EngineProcess, ProcessEnd, spawn
+from swiftlmd.engines.process import EngineDied, EngineProcess, ProcessEnd, spawn
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.placement import Placement
 
@@ -145,7 +145,7 @@ async def _load(
             async with asyncio.timeout(_LEAVE_S):
                 end = await process.wait()
                 message = f"the engine stopped while loading '{request.model}': {end}"
-                raise ServiceError(Kind.INTERNAL, message) from error
+                raise EngineDied(message) from error
         raise
 
 

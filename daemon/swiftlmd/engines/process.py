@@ -62,6 +62,13 @@ class ProcessEnd:
         return f"{self.meaning}; {self.hint}" if self.hint else self.meaning
 
 
+class EngineDied(ServiceError):
+    """The process ended before its model was loaded."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Kind.INTERNAL, message, retry_after_s=1)
+
+
 class EngineProcess:
     """A started child; `wait` or `stop` reaps it. Made by `spawn`."""
 
@@ -84,7 +91,7 @@ class EngineProcess:
             async with asyncio.timeout(timeout_s):
                 while not _accepts(self.socket_path):
                     if not self.alive:
-                        raise ServiceError(Kind.INTERNAL, f"the engine did not start: {self.end()}")
+                        raise EngineDied(f"the engine did not start: {self.end()}")
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             message = f"the engine did not answer within {timeout_s:g} s; its log: {self._log}"

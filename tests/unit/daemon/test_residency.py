@@ -22,6 +22,7 @@ from fakes import (
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.settings import NEVER, Settings
+from swiftlmd.engines.process import EngineDied
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
 from swiftlmd.residency import Residency
 from swiftlmd.resident import State
@@ -275,6 +276,21 @@ async def test_a_failed_load_is_told_to_every_waiter_and_not_repeated_at_once(
     await world.clock.advance(6)
     await world.use("a")
     assert world.loaded() == {"a"}
+
+
+async def test_an_engine_that_dies_while_loading_is_tried_again_with_pauses_then_no_more(
+    world: World,
+) -> None:
+    world.launcher.faults += [EngineDied("it was killed")] * 5
+    for pause_s in (0, 0, 1, 2, 4):
+        request = asyncio.create_task(world.use("a"))
+        await world.clock.advance(pause_s)
+        with pytest.raises(ServiceError, match="it was killed"):
+            await request
+    with pytest.raises(ServiceError) as caught:
+        await world.use("a")
+    assert caught.value.kind is Kind.MODEL_BROKEN
+    assert len(world.launcher.launched) == 5
 
 
 async def test_unload_reports_what_the_kernel_counted_and_the_process_is_gone(
