@@ -181,11 +181,13 @@ class Server:
 
 @asynccontextmanager
 async def serve(
-    backend: ScriptedBackend | None = None, options: HttpOptions | None = None
+    backend: ScriptedBackend | None = None,
+    options: HttpOptions | None = None,
+    admin: m.AdminBase | None = None,
 ) -> AsyncIterator[Server]:
     """A real aiohttp server on a free loopback port, as the daemon runs it."""
     backend = backend or ScriptedBackend()
-    app = make_app(backend, options or HttpOptions(port=0))
+    app = make_app(backend, options or HttpOptions(port=0), admin=admin)
     runner = make_runner(app)
     await runner.setup()
     try:

@@ -15,8 +15,10 @@ from typing import Any
 
 from aiohttp import web
 
+from swiftlm_proto import messages as m
 from swiftlmd.backend import Backend
 from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.http import api
 from swiftlmd.http.errors import error_response, from_http_exception
 from swiftlmd.http.generation import client_name
 from swiftlmd.http.images import ImageLoader
@@ -44,8 +46,12 @@ def make_app(
     options: HttpOptions,
     metrics: Metrics | None = None,
     clock: Callable[[], float] = time.time,
+    admin: m.AdminBase | None = None,
 ) -> web.Application:
-    """Raises ValueError for options that must not be served (`HttpOptions.check`)."""
+    """Raises ValueError for options that must not be served (`HttpOptions.check`).
+
+    `admin` adds `/api`, the operations of the Admin service.
+    """
     options.check()
     app = web.Application(middlewares=[_observe, _protect], client_max_size=options.max_body_bytes)
     app[GUARD] = Guard(options)
@@ -66,7 +72,7 @@ def make_app(
 
     app.on_cleanup.append(close_images)
     app.on_response_prepare.append(_mark)
-    for route in (*ROUTES, OPENAPI):
+    for route in (*ROUTES, OPENAPI, *(api.routes(admin) if admin else ())):
         # GET also answers HEAD: agents ask `HEAD /` whether anybody is there.
         add = (
             app.router.add_get

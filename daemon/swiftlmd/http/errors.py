@@ -99,7 +99,10 @@ def from_http_exception(error: web.HTTPException, request: web.BaseRequest) -> S
         allowed = error.headers.get("Allow", "")
         message, code = f"{request.method} is not for {request.path}; use {allowed}", "bad_method"
     elif error.status == 413:
-        message, code = "the request body is larger than http.max_body allows", "body_too_large"
+        message, code = (
+            "the request body is larger than http.max_body_bytes allows",
+            "body_too_large",
+        )
     else:
         message, code = error.reason or "bad request", "bad_request"
     kind = Kind.INVALID if error.status < 500 else Kind.INTERNAL

@@ -48,7 +48,7 @@ class Generation:
         return sum(max(1, r.n) for r in self._requests)
 
     async def events(self) -> AsyncGenerator[m.SequenceEvent, None]:
-        with self._gate.enter(), self._metrics.in_flight(self.record.model):
+        with self._gate.enter(), self._metrics.in_flight():
             unfinished = self.num_choices
             async with aclosing(self._source()) as source:
                 async for event in source:

@@ -56,7 +56,7 @@ class ImageLoader:
                 code="invalid_image_url",
             )
         if not self._options.fetch_images:
-            raise unsupported(f"{param}: fetching images is off (http.fetch_images)", param)
+            raise unsupported(f"{param}: fetching images is off here; send a data: URI", param)
         return self._checked(await self._fetch(url, param), param)
 
     def from_base64(self, data: str, param: str) -> m.Image:

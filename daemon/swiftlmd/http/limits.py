@@ -26,7 +26,7 @@ class Gate:
         if self.inside >= self.limit:
             raise ServiceError(
                 Kind.BUSY,
-                f"{self.inside} requests are in flight, the most that http.max_generations allows",
+                f"{self.inside} requests are in flight, the most that http.max_in_flight allows",
                 retry_after_s=2,
             )
         self.inside += 1
@@ -57,7 +57,7 @@ async def read_body(request: web.Request, options: HttpOptions) -> bytes:
 def _too_large(options: HttpOptions) -> ServiceError:
     return ServiceError(
         Kind.INVALID,
-        f"the body is larger than {options.max_body_bytes / MIB:g} MiB (http.max_body)",
+        f"the body is larger than {options.max_body_bytes / MIB:g} MiB (http.max_body_bytes)",
         code="body_too_large",
         status=413,
     )

@@ -59,9 +59,7 @@ class Metrics:
         self._requests = Counter(
             "swiftlm_requests", "HTTP requests.", ["route", "status"], registry=registry
         )
-        self._active = Gauge(
-            "swiftlm_requests_active", "Generations in flight.", ["model"], registry=registry
-        )
+        self._active = Gauge("swiftlm_requests_active", "Generations in flight.", registry=registry)
         self._tokens = Counter(
             "swiftlm_tokens_generated", "Completion tokens.", ["model"], registry=registry
         )
@@ -90,16 +88,18 @@ class Metrics:
         )
 
     @contextmanager
-    def in_flight(self, model: str) -> Iterator[None]:
-        gauge = self._active.labels(model)
-        gauge.inc()
+    def in_flight(self) -> Iterator[None]:
+        self._active.inc()
         try:
             yield
         finally:
-            gauge.dec()
+            self._active.dec()
 
     def observe(self, record: Record, status: int, seconds: float) -> None:
-        """Counts one finished request."""
+        """Counts one finished request.
+
+        The name of a model becomes a label only once it has answered: clients invent names.
+        """
         self._requests.labels(record.route, str(status)).inc()
         self._duration.labels(record.route).observe(seconds)
         if record.first_token_s:

@@ -63,7 +63,7 @@ class Guard:
         if host is None:  # HTTP/1.0 probes; a browser always sends one
             return
         name = host_name(host)
-        if is_loopback(name) or name in self._hosts:
+        if is_loopback(name) or name in self._hosts or "*" in self._hosts:
             return
         # An address cannot be re-pointed; only a name can.
         if not self._options.loopback and _is_address(name):
@@ -84,7 +84,7 @@ class Guard:
         raise ServiceError(
             Kind.INVALID,
             f"pages of {origin[:200]!r} may not use this service; "
-            "add the origin to http.cors_origins if it is yours",
+            "add the origin to http.allowed_origins if it is yours",
             code="origin_not_allowed",
             status=403,
         )

@@ -23,6 +23,12 @@ from swiftlmd.http.parts import RECORD
 
 log = logging.getLogger(__name__)
 
+SSE_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+
 
 class Encoder(Protocol):
     """One dialect's chunks, as bytes that are ready to send."""
@@ -89,13 +95,7 @@ class _Channel:
     """The response of one stream, opened by its first write."""
 
     def __init__(self, request: web.Request, encoder: Encoder, options: HttpOptions) -> None:
-        self.response = web.StreamResponse(
-            headers={
-                "Content-Type": "text/event-stream; charset=utf-8",
-                "Cache-Control": "no-cache",
-                "X-Accel-Buffering": "no",
-            }
-        )
+        self.response = web.StreamResponse(headers=SSE_HEADERS)
         self.progress: m.Progress | None = None
         self._request = request
         self._encoder = encoder
@@ -122,20 +122,21 @@ class _Channel:
 
     async def tick(self) -> None:
         """Comments on a silent stream, and drops a client that no longer reads."""
-        await asyncio.sleep(self._options.first_comment_s)
+        options = self._options
+        await asyncio.sleep(min(options.first_comment_s, options.comment_s))
         last, stalled_s = 0, 0.0
         while True:
             silent = self._writes == last
             if silent and self._writing:
-                stalled_s += self._options.comment_s
-                if stalled_s >= self._options.stall_s:
+                stalled_s += options.comment_s
+                if stalled_s >= options.stall_s:
                     self._drop()
             elif silent:
                 await self._write_comment()
             else:
                 stalled_s = 0.0
             last = self._writes
-            await asyncio.sleep(self._options.comment_s)
+            await asyncio.sleep(options.comment_s)
 
     async def _open(self) -> None:
         async with self._opening:

@@ -117,4 +117,4 @@ async def test_fetching_can_be_switched_off():
     loader = ImageLoader(HttpOptions(fetch_images=False))
     with pytest.raises(ServiceError) as caught:
         await loader.load("https://example.com/a.png", "p")
-    assert "http.fetch_images" in str(caught.value)
+    assert "data: URI" in str(caught.value)

@@ -1,0 +1,190 @@
+"""`/api/...`: the operations of the Admin service as JSON, for the web page that this port serves.
+
+`POST /api/load {"model": "x"}` is the Admin service's `Load`; a streamed reply comes as
+server-sent events. Only our own pages may call it from a browser: configured CORS origins are
+for the model dialects.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+import struct
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
+
+import betterproto2
+import grpclib
+from aiohttp import web
+
+from swiftlm_proto import messages as m
+from swiftlmd.faults import Kind, ServiceError, from_fault
+from swiftlmd.http.errors import invalid, openai_body
+from swiftlmd.http.limits import read_body
+from swiftlmd.http.parts import PARTS
+from swiftlmd.http.routes import Route
+from swiftlmd.http.shapes import data_event, dumps
+from swiftlmd.http.sse import SSE_HEADERS
+
+# The web page asks for answers where every client does.
+_NOT_HERE = frozenset({"generate"})
+
+_STATUSES = {
+    grpclib.Status.INVALID_ARGUMENT: 400,
+    grpclib.Status.NOT_FOUND: 404,
+    grpclib.Status.FAILED_PRECONDITION: 409,
+    grpclib.Status.UNIMPLEMENTED: 501,
+    grpclib.Status.UNAVAILABLE: 503,
+}
+
+Json = dict[str, Any]  # Any: JSON
+
+
+class Call(Protocol):
+    """One method of the Admin service: a coroutine, or an async iterator when it streams."""
+
+    def __call__(self, message: Any, /) -> Any: ...  # Any: each method has its own messages
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call of the Admin service; `answer` is its handler."""
+
+    call: Call
+    request_type: type[betterproto2.Message]
+    streams: bool
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        refuse_foreign_pages(request)
+        message = parse(self.request_type, await read_body(request, request.app[PARTS].options))
+        try:
+            if self.streams:
+                return await _stream(request, self.call(message))
+            reply = await self.call(message)
+        except grpclib.GRPCError as error:
+            raise _translated(error) from error
+        fault = getattr(reply, "fault", None)
+        if fault is not None:
+            raise from_fault(fault)
+        return web.json_response(to_json(reply), dumps=dumps)
+
+
+def routes(admin: m.AdminBase) -> Iterable[Route]:
+    for path, handler in admin.__mapping__().items():
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", path.rpartition("/")[2]).lower()
+        if name in _NOT_HERE:
+            continue
+        operation = Operation(
+            call=getattr(admin, name),
+            request_type=handler.request_type,
+            streams=handler.cardinality.server_streaming,
+        )
+        yield Route("POST", f"/api/{name}", f"api_{name}", operation.answer, f"Admin: {name}")
+
+
+def refuse_foreign_pages(request: web.BaseRequest) -> None:
+    """Raises 403 unless the request comes from our own page or from no browser at all."""
+    origin = request.headers.get("Origin")
+    host = request.headers.get("Host", "")
+    foreign = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+    if foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
+        raise ServiceError(
+            Kind.INVALID,
+            "/api is for the page that this service serves itself",
+            code="origin_not_allowed",
+            status=403,
+        )
+    # A form of another page can post text, but not this.
+    if request.content_type != "application/json":
+        raise ServiceError(
+            Kind.INVALID,
+            "send Content-Type: application/json",
+            code="bad_content_type",
+            status=415,
+        )
+
+
+def parse(kind: type[betterproto2.Message], raw: bytes) -> betterproto2.Message:
+    """The message that `raw` holds as JSON; raises 400 for anything else."""
+    try:
+        given = json.loads(raw or b"{}")
+        _refuse_negatives(given)
+    except (ValueError, RecursionError) as error:
+        raise invalid(f"the body is not JSON: {error}", code="invalid_json") from None
+    if not isinstance(given, dict):
+        raise invalid("the body must be a JSON object", code="invalid_type")
+    try:
+        message = kind.from_dict(given)
+        bytes(message)  # types are looked at only when a message is written
+    except KeyError as error:
+        raise invalid(str(error.args[0])) from None
+    except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+        raise invalid(f"a field has a wrong type: {error}") from None
+    return message
+
+
+def _refuse_negatives(value: Any) -> None:  # Any: JSON
+    """No field of the service is negative, and the wire would make a huge number of one."""
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            _refuse_negatives(inner)
+    elif isinstance(value, int) and not 0 <= value < 2**63:
+        raise invalid(f"{value} is out of range")
+
+
+def to_json(message: betterproto2.Message) -> Json:
+    """Snake case, whole numbers as numbers, enums by their names, nothing left out."""
+    fields = message.to_dict(
+        output_format=betterproto2.OutputFormat.PYTHON,
+        casing=betterproto2.Casing.SNAKE,
+        include_default_values=True,
+    )
+    return cast(Json, _plain(fields))
+
+
+def _plain(value: Any) -> Any:  # Any: what a message may hold
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, Enum):
+        return str(value.name).lower()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+async def _stream(
+    request: web.Request, replies: AsyncIterator[betterproto2.Message]
+) -> web.StreamResponse:
+    """Each reply as an event; leaving the page ends the call."""
+    response = web.StreamResponse(headers=SSE_HEADERS)
+    async with aclosing(cast(Any, replies)) as messages:  # Any: aclosing wants a generator
+        try:
+            async for message in messages:
+                if not response.prepared:
+                    await response.prepare(request)
+                await response.write(data_event(to_json(message)))
+        except grpclib.GRPCError as error:
+            if not response.prepared:
+                raise
+            await response.write(data_event(openai_body(_translated(error))))
+    if not response.prepared:
+        await response.prepare(request)
+    await response.write_eof()
+    return response
+
+
+def _translated(error: grpclib.GRPCError) -> ServiceError:
+    status = _STATUSES.get(error.status, 500)
+    kind = Kind.INVALID if status < 500 else Kind.INTERNAL
+    message = error.message or error.status.name.lower()
+    return ServiceError(kind, message, code=error.status.name.lower(), status=status)
