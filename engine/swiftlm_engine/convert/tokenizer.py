@@ -61,7 +61,14 @@ _CUTS: dict[str, Json] = {
     "tekken": _split(_TEKKEN),
     "gpt-2": _byte_level(use_regex=True),
 }
+_SAME_CUT = {
+    "llama3": "llama-bpe",
+    "llama-v3": "llama-bpe",
+    "smaug-bpe": "llama-bpe",
+    "deepseek-r1-qwen": "qwen2",
+}
 _NORMALISED = frozenset({"qwen2"})  # NFC before anything else
+_BEGINS = frozenset({"llama-bpe", "tekken"})  # prompts begin with bos unless the file denies it
 
 
 def tokenizer_json(file: GgufFile) -> Json:
@@ -74,7 +81,6 @@ def tokenizer_json(file: GgufFile) -> Json:
 
 
 def tokenizer_config(file: GgufFile) -> Json:
-    """bos is named only where the file says that prompts begin with it."""
     tokens = file.need("tokenizer.ggml.tokens")
 
     def token(name: str) -> str | None:
@@ -83,7 +89,7 @@ def tokenizer_config(file: GgufFile) -> Json:
 
     config: Json = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "add_bos_token": bool(file.get("tokenizer.ggml.add_bos_token", False)),
+        "add_bos_token": _begins_with_bos(file),
         "clean_up_tokenization_spaces": False,
         "model_max_length": file.need_arch("context_length"),
         "bos_token": token("bos"),
@@ -157,7 +163,7 @@ def _bpe(vocab: dict[str, int], merges: list[list[str]], **changes: Any) -> Json
 
 
 def _byte_level_bpe(file: GgufFile) -> Json:
-    pre = file.get("tokenizer.ggml.pre", "gpt-2")
+    pre = _cut(file)
     if pre not in _CUTS:
         raise ConvertError(
             f"{file.path.name} cuts its text by the rule '{pre}', not known here; "
@@ -182,8 +188,18 @@ def _byte_level_bpe(file: GgufFile) -> Json:
     }
 
 
+def _cut(file: GgufFile) -> str:
+    stated = str(file.get("tokenizer.ggml.pre", "gpt-2"))
+    return _SAME_CUT.get(stated, stated)
+
+
+def _begins_with_bos(file: GgufFile) -> bool:
+    usual = file.get("tokenizer.ggml.model") == "llama" or _cut(file) in _BEGINS
+    return bool(file.get("tokenizer.ggml.add_bos_token", usual))
+
+
 def _begin_with_bos(file: GgufFile, tokens: list[str]) -> Json | None:
-    if not file.get("tokenizer.ggml.add_bos_token", False):
+    if not _begins_with_bos(file):
         return None
     bos = file.need("tokenizer.ggml.bos_token_id")
     first = {"SpecialToken": {"id": tokens[bos], "type_id": 0}}
