@@ -48,6 +48,13 @@ LANES_VEC(ulong);
 LANES_VEC(bool);
 #undef LANES_VEC
 
+// Debian's libgcc lacks it: float to bfloat, to nearest even.
+extern "C" __attribute__((weak)) __bf16 __truncsfbf2(float x) {
+  const uint u = std::bit_cast<uint>(x);
+  const uint rounded = x != x ? u | 0x400000 : u + 0x7fff + (u >> 16 & 1);
+  return std::bit_cast<__bf16>((ushort)(rounded >> 16));
+}
+
 namespace shim {
 template <class T>
 struct vinfo {
