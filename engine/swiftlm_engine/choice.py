@@ -5,6 +5,7 @@ Turns read tokens into the deltas that a client sees, and knows when the choice 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from swiftlm_engine.brain.sequence import FinishReason, Sequence
@@ -33,10 +34,13 @@ class Choice:
     texts: TokenTexts
     row: Row
     eos_ids: frozenset[int]
+    remember: Callable[[OutputParser], None]
+    closing_ids: tuple[int, ...]
     thinking: bool = False  # the prompt ends inside an open thinking block
     echo_text: str = ""
     ended: FinishReason | None = None
     _num_taken: int = 0
+    _closing: bool = False  # the thinking budget is spent and its end is being fed
     _held_logprobs: list[Logprob] = field(default_factory=list)
     _held_ids: list[int] = field(default_factory=list)
 
@@ -51,6 +55,9 @@ class Choice:
             return []
         self._note(token)
         events = self._deltas(self.parser.push(token.token_id))
+        if self.parser.should_close_thinking and not self._closing:
+            self.row.forced_ids = list(self.closing_ids)
+            self._closing = True
         if self.parser.stopped:
             self.ended = FinishReason.STOP
         elif self._num_taken >= self.sequence.max_tokens:
@@ -66,6 +73,7 @@ class Choice:
         end = EndReason.ABORT
         if reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TOOL_CALLS):
             end = EndReason(str(self.parser.finish_reason or natural))
+            self.remember(self.parser)
         events.append(
             self.event(
                 Finished(

@@ -24,6 +24,8 @@ class ChoiceFactory:
     """For one model. Called on the engine thread, as it makes arrays."""
 
     make_parser: MakeParser
+    remember: Callable[[OutputParser], None]  # told when an answer is complete
+    closing_ids: tuple[int, ...]  # what ends the thoughts of this model
     texts: TokenTexts
     eos_ids: frozenset[int]
     vocab_size: int
@@ -48,6 +50,7 @@ class ChoiceFactory:
             sequence,
             RowSampling(prepared.sampling, prompt.token_ids, self.vocab_size, index),
             top_logprobs=job.top_logprobs,
+            constraint=prepared.constraints[index],
             banned_ids=mx.array(sorted(ends)) if ends and job.min_tokens else None,
             min_tokens=job.min_tokens,
             end_ids=ends,
@@ -59,6 +62,8 @@ class ChoiceFactory:
             self.texts,
             row,
             ends,
+            self.remember,
+            self.closing_ids,
             thinking=prompt.thinking_open,
             echo_text=prepared.echo_text,
         )

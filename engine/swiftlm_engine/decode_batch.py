@@ -25,16 +25,11 @@ Caches = list[Any]  # one mlx-lm cache per layer
 
 
 class TokenConstraint(Protocol):
-    """A grammar that follows one row (see text/constraint.py)."""
-
-    @property
-    def active(self) -> bool:
-        """False while anything may come next (thinking, or after the grammar ended)."""
+    """A grammar that follows one row (see constraining.py)."""
 
     def advance(self, token_id: int) -> None: ...
 
-    def apply(self, logits: mx.array) -> mx.array:
-        """Logits (1, V) with all tokens forbidden that the grammar cannot take next."""
+    def apply(self, logits: mx.array) -> mx.array: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -234,7 +229,7 @@ class DecodeBatch:
     def _is_masked(row: Row) -> bool:
         # Output tokens lag by the one that is pending.
         early = row.banned_ids is not None and len(row.sequence.output_ids) + 1 < row.min_tokens
-        return early or (row.constraint is not None and row.constraint.active)
+        return early or row.constraint is not None
 
     def _mask_row(self, logits: mx.array, row: Row) -> mx.array:
         if not self._is_masked(row):
@@ -243,7 +238,7 @@ class DecodeBatch:
             logits = mx.put_along_axis(
                 logits, row.banned_ids[None], mx.array(-mx.inf, logits.dtype), axis=-1
             )
-        if row.constraint is not None and row.constraint.active:
+        if row.constraint is not None:
             logits = row.constraint.apply(logits)
         return logits
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+from pathlib import Path
 
+from swiftlm_engine.device import Device
 from swiftlm_engine.kv import KvCaches
 from swiftlm_engine.options import EngineOptions
 from swiftlm_engine.prefix.cache import PrefixCache
@@ -15,18 +17,23 @@ from swiftlm_engine.prefix.ssd import SsdLimits, SsdTier
 log = logging.getLogger(__name__)
 
 
-def open_prefix_cache(options: EngineOptions, kv: KvCaches, template: str) -> PrefixCache:
+def open_prefix_cache(
+    options: EngineOptions, kv: KvCaches, device: Device, template: str
+) -> PrefixCache:
     """RAM only when no folder was given, or when it cannot be used (said in the log)."""
-    return PrefixCache(kv.make, options.prefix_cache_bytes, _ssd_tier(options, kv, template))
+    ssd = None
+    if options.prefix_cache_dir is not None and options.prefix_cache_bytes:
+        # KV of another device or number type is near enough to look right and not equal.
+        kv_format = f"{kv.kv.value}/{kv.dtype}/{device}"
+        ssd = _ssd_tier(options, kv, options.prefix_cache_dir, template, kv_format)
+    return PrefixCache(kv.make, options.prefix_cache_bytes, ssd)
 
 
-def _ssd_tier(options: EngineOptions, kv: KvCaches, template: str) -> SsdTier | None:
-    if options.prefix_cache_dir is None or not options.prefix_cache_bytes:
-        return None
-    fingerprint = fingerprint_of(
-        options.folder, template=template, kv_format=f"{kv.kv.value}/{kv.dtype}"
-    )
-    root = options.prefix_cache_dir / re.sub(r"[^A-Za-z0-9._-]+", "--", options.model)
+def _ssd_tier(
+    options: EngineOptions, kv: KvCaches, folder: Path, template: str, kv_format: str
+) -> SsdTier | None:
+    fingerprint = fingerprint_of(options.folder, template=template, kv_format=kv_format)
+    root = folder / re.sub(r"[^A-Za-z0-9._-]+", "--", options.model)
     try:
         return SsdTier(
             root, fingerprint, kv.make, SsdLimits(max_bytes=options.prefix_cache_dir_bytes)

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from swiftlm_engine.decode_batch import TokenConstraint
 from swiftlm_engine.generation import EngineFault, FaultKind, GenerateJob, Infill
 from swiftlm_engine.sampling.settings import BadSampling, SamplingSettings
 from swiftlm_engine.text.messages import Chat
 from swiftlm_engine.text.template import RenderedPrompt
 
 RenderChat = Callable[[GenerateJob, Chat], "Rendered"]
+Constrain = Callable[[GenerateJob, RenderedPrompt | None], tuple[TokenConstraint | None, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Prepared:
     sampling: SamplingSettings
     prompt: Rendered
     max_tokens: int
+    constraints: tuple[TokenConstraint | None, ...]  # one for each choice
     echo_text: str = ""
 
 
@@ -51,6 +54,7 @@ class Preparer:
 
     tokenizer: Any
     render_chat: RenderChat
+    constrain: Constrain
     context: int
     vocab_size: int
     max_choices: int
@@ -74,7 +78,8 @@ class Preparer:
         if max_tokens < 1:
             raise _invalid("max_tokens", f"max_tokens is {max_tokens}; it must be at least 1")
         echo = self.tokenizer.decode(prompt.token_ids) if job.echo else ""
-        return Prepared(job, sampling, prompt, max_tokens, echo)
+        constraints = self.constrain(job, prompt.chat)
+        return Prepared(job, sampling, prompt, max_tokens, constraints, echo)
 
     def _check_sampling(self, job: GenerateJob) -> SamplingSettings:
         try:

@@ -14,6 +14,7 @@ from swiftlm_engine.brain.facts import ModelFacts as FolderFacts
 from swiftlm_engine.brain.facts import ModelFilesError, read_model
 from swiftlm_engine.brain.scheduler import BudgetGate, Gate, Limits, OpenGate, Scheduler
 from swiftlm_engine.choices import ChoiceFactory
+from swiftlm_engine.constraining import make_constraints
 from swiftlm_engine.device import Device, blas_name, find_device
 from swiftlm_engine.embedder import Embedder
 from swiftlm_engine.engine import Engine
@@ -26,9 +27,11 @@ from swiftlm_engine.prefix_tiers import open_prefix_cache
 from swiftlm_engine.prepare import Prepared, Preparer, Rendered
 from swiftlm_engine.runner import Runner
 from swiftlm_engine.speculation.choose import choose_speculator
+from swiftlm_engine.text.constraint import ConstraintCompiler
 from swiftlm_engine.text.messages import Chat
 from swiftlm_engine.text.model_text import ModelText
 from swiftlm_engine.text.output import OutputOptions, OutputParser, ToolMode
+from swiftlm_engine.text.reasoning import TAGS
 from swiftlm_engine.text.template import TemplateRefused
 
 log = logging.getLogger(__name__)
@@ -38,6 +41,7 @@ DEFAULT_QUEUE = 64
 DEFAULT_SLICE_MS = 250
 DEFAULT_CHUNK = {Device.METAL: 2048, Device.CUDA: 2048, Device.CPU: 512}
 MAX_CHOICES = 16
+PUMP_STEPS = 16  # between two looks at what the prefix cache has to write
 DEFAULT_CONTEXT = 4096  # for a config that states none
 
 
@@ -69,6 +73,7 @@ class Session:
     runner: Runner
     prefix: PrefixCache
     embedder: Embedder
+    compiler: ConstraintCompiler
 
     @property
     def has_work(self) -> bool:
@@ -76,9 +81,12 @@ class Session:
 
     def step(self) -> None:
         self.engine.step()
+        if self.engine.counters.steps % PUMP_STEPS == 0:
+            self.prefix.pump()
 
     def idle(self) -> None:
         self.engine.scheduler.check_integrity()
+        self.prefix.pump()
 
 
 def open_session(
@@ -108,7 +116,7 @@ def _assemble(
     tokenizer = weights.tokenizer
     model_type = str(weights.config.get("model_type", ""))
     text = ModelText(tokenizer, options.template_kwargs)
-    prefix = open_prefix_cache(options, kv, text.template.source)
+    prefix = open_prefix_cache(options, kv, device, text.template.source)
     context = _context(options, kv.facts)
     parallel = options.parallel or DEFAULT_PARALLEL
     speculator = choose_speculator(
@@ -130,15 +138,26 @@ def _assemble(
     scheduler = Scheduler(limits, time.monotonic, gate, runner.open, kv.price)
     factory = ChoiceFactory(
         lambda prepared: _parser(text, prepared),
+        text.remember,
+        _closing_ids(text, tokenizer),
         text.texts,
         frozenset(tokenizer.eos_token_ids),
         vocab_size,
         needs_checkpoints=kv.needs_checkpoints,
     )
+    compiler = ConstraintCompiler(
+        tokenizer,
+        text.texts,
+        text.format,
+        text.template.source,
+        vocab_size,
+        tokenizer.eos_token_ids,
+    )
     engine = Engine(scheduler, runner, factory, emit, kv_budget_bytes=options.kv_budget_bytes)
     preparer = Preparer(
         tokenizer,
         lambda job, chat: _render(text, job, chat),
+        lambda job, prompt: make_constraints(compiler, job, prompt),
         context,
         vocab_size,
         min(MAX_CHOICES, parallel),
@@ -159,7 +178,7 @@ def _assemble(
         kv.notes,
     )
     embedder = Embedder(weights.model, stream)
-    return Session(engine, preparer, facts, text, runner, prefix, embedder)
+    return Session(engine, preparer, facts, text, runner, prefix, embedder, compiler)
 
 
 def _set_limits(options: EngineOptions, device: Device) -> None:
@@ -195,6 +214,21 @@ def _warm_up(model: Any, kv: KvCaches) -> int:
 def _context(options: EngineOptions, facts: FolderFacts) -> int:
     limit = facts.max_context or DEFAULT_CONTEXT
     return min(options.context, limit) if options.context else limit
+
+
+HARMONY_ANSWER = "<|end|><|start|>assistant<|channel|>final<|message|>"
+
+
+def _closing_ids(text: ModelText, tokenizer: Any) -> tuple[int, ...]:
+    """What a model is made to say when its thinking budget is spent."""
+    if text.format.harmony:
+        closing = HARMONY_ANSWER
+    else:
+        vocabulary = tokenizer.get_vocab()
+        known = [tags for tags in TAGS if tags.opener in text.template.source]
+        known += [tags for tags in TAGS if tags.closer in vocabulary]
+        closing = f"{(known or TAGS)[0].closer}\n\n"
+    return tuple(tokenizer.encode(closing, add_special_tokens=False))
 
 
 def _render(text: ModelText, job: GenerateJob, chat: Chat) -> Rendered:

@@ -88,6 +88,8 @@ class EngineService(m.EngineBase):
         self._session = session
         self._stats = StatsReader(session, self._mlx)
         self._mlx.drive(session)
+        # Takes seconds on a large vocabulary; the first constrained request must not.
+        self._tokenizing.submit(session.compiler.warm)
         return session
 
     def _load_outcome(self, opening: Future[Session]) -> m.LoadEvent:
@@ -240,7 +242,7 @@ class EngineService(m.EngineBase):
         if self._session is not None:
             fault = EngineFault(FaultKind.SHUTTING_DOWN, "the model is being unloaded")
             self._mlx.post(self._session.engine.fail_all, fault)
-            self._mlx.post(self._session.prefix.close)
+            self._mlx.post(self._session.prefix.close, deadline_s / 2)
         stopped = await asyncio.to_thread(self._mlx.stop, deadline_s)
         await self._flush()
         self._end(EngineExit.DONE if stopped else EngineExit.STOP_TIMED_OUT)

@@ -1,0 +1,168 @@
+"""Output semantics through the real engine on random weights: whatever the model says, it holds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from engine_harness import EngineHarness
+from tiny_models import make_model
+
+from swiftlm_engine.generation import (
+    EndReason,
+    EngineFault,
+    FaultKind,
+    GenerateJob,
+    Grammar,
+    GrammarKind,
+    ToolChoice,
+)
+from swiftlm_engine.sampling.settings import SamplingSettings
+from swiftlm_engine.text.messages import Chat, Message, TextPart, ToolSpec
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+TOOL_SCHEMA = {
+    "type": "object",
+    "properties": {"level": {"enum": ["low", "high"]}, "age": {"type": "integer"}},
+    "required": ["level", "age"],
+    "additionalProperties": False,
+}
+TOOL = ToolSpec("lookup", "Looks a person up.", TOOL_SCHEMA)
+QUESTION = Chat((Message("user", (TextPart("hello world"),)),))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    folder = make_model("llama", tmp_path_factory.mktemp("llama"), max_position_embeddings=1024)
+    with EngineHarness(folder, prefix_cache_bytes=16 << 20) as harness:
+        yield harness
+
+
+def sampled(seed, temperature=1.0):
+    return SamplingSettings(temperature=temperature, seed=seed)
+
+
+def test_samples_of_random_weights_follow_the_schema(engine):
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA))
+    jobs = [
+        GenerateJob(f"r{i}", QUESTION, sampled(i), max_tokens=400, grammar=grammar)
+        for i in range(40)
+    ]
+    for answer in engine.run(*jobs):
+        assert answer.finished.reason is EndReason.STOP
+        person = json.loads(answer.content)
+        assert set(person) == {"name", "age"}
+        assert isinstance(person["age"], int)
+
+
+def test_choice_and_regex_are_kept(engine):
+    either = Grammar(GrammarKind.CHOICE, choices=("red", "green"))
+    digits = Grammar(GrammarKind.REGEX, r"[0-9]{3}")
+    answers = engine.run(
+        GenerateJob("a", "pick", sampled(1), max_tokens=20, grammar=either),
+        GenerateJob("b", "pick", sampled(2), max_tokens=20, grammar=digits),
+    )
+    assert answers[0].content in ("red", "green")
+    assert answers[1].content.isdigit()
+    assert len(answers[1].content) == 3
+
+
+@pytest.mark.parametrize("choice", [ToolChoice.REQUIRED, ToolChoice.NAMED])
+def test_forced_tool_is_called_with_arguments_of_its_schema(engine, choice):
+    chat = Chat(QUESTION.messages, (TOOL,))
+    jobs = [
+        GenerateJob(
+            f"r{i}",
+            chat,
+            sampled(i),
+            max_tokens=400,
+            tool_choice=choice,
+            tool_name="lookup",
+            parallel_tool_calls=False,
+        )
+        for i in range(10)
+    ]
+    for answer in engine.run(*jobs):
+        parts = [part for delta in answer.deltas for part in delta.tool_calls]
+        assert parts[0].name == "lookup"
+        arguments = json.loads("".join(part.arguments for part in parts))
+        assert arguments["level"] in ("low", "high")
+        assert isinstance(arguments["age"], int)
+        assert answer.finished.reason is EndReason.TOOL_CALLS
+
+
+def test_grammar_that_cannot_be_enforced_is_refused_and_the_engine_goes_on(engine):
+    broken = Grammar(GrammarKind.REGEX, "(")
+    with pytest.raises(EngineFault) as refused:
+        engine.run(GenerateJob("r", "x", max_tokens=4, grammar=broken))
+    assert refused.value.kind is FaultKind.INVALID
+    (answer,) = engine.run(GenerateJob("s", "x", max_tokens=4, ignore_eos=True))
+    assert answer.finished.reason is EndReason.LENGTH
+
+
+def test_text_under_a_grammar_does_not_depend_on_neighbours(engine):
+    grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA))
+    bound = GenerateJob("bound", QUESTION, sampled(5), max_tokens=300, grammar=grammar)
+    (alone,) = engine.run(bound)
+    free = [GenerateJob(f"f{i}", "x", sampled(i), max_tokens=60) for i in range(3)]
+    assert engine.run(bound, *free)[0].content == alone.content
+
+
+def test_seed_gives_the_same_text_alone_and_in_a_batch(engine):
+    jobs = [GenerateJob(f"r{i}", "x", sampled(i, 0.9), max_tokens=30) for i in range(5)]
+    alone = [engine.run(job)[0].content for job in jobs]
+    assert [answer.content for answer in engine.run(*jobs)] == alone
+    assert len(set(alone)) == 5
+
+
+def test_choices_of_one_request_differ_and_each_ends_once(engine):
+    job = GenerateJob("n", "x", sampled(3), max_tokens=20, n=4, ignore_eos=True)
+    engine.submit(job)
+    answers = engine.collect(4)
+    assert len({answer.content for answer in answers.values()}) == 4
+    assert all(answer.num_finished == 1 for answer in answers.values())
+
+
+def test_stop_string_cuts_the_text_and_ends_it(engine):
+    greedy = SamplingSettings(temperature=0.0)
+    (whole,) = engine.run(GenerateJob("w", "x", greedy, max_tokens=60, ignore_eos=True))
+    stop = whole.content[20:23]
+    (cut,) = engine.run(GenerateJob("c", "x", greedy, max_tokens=60, stop=(stop,)))
+    assert cut.content == whole.content[: whole.content.index(stop)]
+    assert cut.finished.reason is EndReason.STOP
+    assert cut.finished.stop_sequence == stop
+
+
+def test_logprobs_are_those_of_the_raw_distribution_and_match_the_text(engine):
+    settings = SamplingSettings(temperature=0.0, logit_bias=((123, 50.0),))
+    (answer,) = engine.run(
+        GenerateJob("l", "x", settings, max_tokens=6, top_logprobs=3, ignore_eos=True)
+    )
+    tokens = [one for delta in answer.deltas for one in delta.logprobs]
+    assert len(tokens) == 6
+    for one in tokens:
+        assert one.token_id == 123
+        assert one.logprob < one.top[0].logprob <= 0  # random weights never prefer it
+        assert [t.logprob for t in one.top] == sorted((t.logprob for t in one.top), reverse=True)
+
+
+def test_thinking_budget_closes_the_thoughts(engine):
+    open_thinking = Chat(
+        (
+            Message("user", (TextPart("hi"),)),
+            Message("assistant", (TextPart("<think>\n"),)),
+        ),
+        continue_final_message=True,
+    )
+    (answer,) = engine.run(
+        GenerateJob(
+            "t", open_thinking, sampled(9), max_tokens=60, thinking_budget=10, ignore_eos=True
+        )
+    )
+    assert 10 <= answer.finished.usage.reasoning_tokens <= 14
+    assert answer.content
