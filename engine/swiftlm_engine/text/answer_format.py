@@ -75,7 +75,8 @@ class AnswerFormat:
         self.controls = frozenset(t for t in self._wanted() if t in special)
         self._pattern = _pattern(self.controls)
         self.tags = tuple(Tags(self.mark(t.opener), self.mark(t.closer)) for t in TAGS)
-        self._reasons = self.harmony or self.family.name == "muse" or _mentions(template)
+        always = self.harmony or self.family.name in ("muse", "kimi_k3")
+        self._reasons = always or _mentions(template)
 
     @property
     def name(self) -> str:

@@ -69,7 +69,8 @@ class AnswerReader:
         self._fresh = True  # nothing but markup since the beginning, the thoughts, or a call
         self._begun = False  # the answer has some content or a call
         self._held = ""
-        self._raw: list[str] = []  # what the model wrote for the calls being read
+        self._marker = ""  # what began the call being read, unless its reader got that too
+        self._fed: list[str] = []  # what its reader got
 
     @property
     def in_reasoning(self) -> bool:
@@ -102,15 +103,22 @@ class AnswerReader:
         return self._answer()
 
     def _read_call(self, call: CallReader) -> bool:
+        self._fed.append(self._held)
         rest = call.feed(self._held)
-        self._raw.append(self._held[: len(self._held) - len(rest or "")])
         self._held = rest or ""
-        if rest is not None:
-            self._end_call()
-        return rest is not None
+        if rest is None:
+            return False
+        self._end_call(rest)
+        if self._fed == [rest]:
+            # The reader wanted none of it: its own start marker is text.
+            self._say(rest[0])
+            self._held = rest[1:]
+        return True
 
-    def _end_call(self) -> None:
-        self._emitter.end_block("".join(self._raw))
+    def _end_call(self, rest: str = "") -> None:
+        written = "".join(self._fed)
+        self._fed = [written]
+        self._emitter.end_block(self._marker + written[: len(written) - len(rest)])
         self._call = None
         self._fresh = True
 
@@ -165,7 +173,8 @@ class AnswerReader:
 
     def _start(self, start: Start, text: str, marker_length: int) -> None:
         self._held = text if start.replay else text[marker_length:]
-        self._raw = [] if start.replay else [text[:marker_length]]
+        self._marker = "" if start.replay else text[:marker_length]
+        self._fed = []
         self._call = start.make()
         self._begun = True
         self._fresh = False

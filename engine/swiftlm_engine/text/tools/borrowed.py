@@ -9,6 +9,8 @@ from typing import Any
 from swiftlm_engine.text.emitter import Emitter
 from swiftlm_engine.text.marks import unmarked
 
+# An opening bracket and the name of a function, or the beginning of that.
+BEGINS_LIST = re.compile(r"\[\s*(?:[A-Za-z_][\w.]*\s*(?:\(|$)|$)")
 Tools = Sequence[dict[str, Any]]
 # A parser of another project may fail in any of these ways on what a model wrote.
 PARSER_ERRORS = (ValueError, TypeError, LookupError, AttributeError, SyntaxError, RecursionError)
@@ -67,18 +69,22 @@ class BareListReader:
         self._scan = _BracketScan()
 
     def feed(self, text: str) -> str | None:
-        end = self._scan.feed(text)
         self._held += text
-        if end is not None:
-            rest = text[end:]
-            body = self._held[: len(self._held) - len(rest)]
-            if not emit_parsed(self._emitter, self._parse, body, self._tools, self._known):
-                self._emitter.reject_call(body)
+        if BEGINS_LIST.match(self._held) is None:
+            return self._reject()
+        end = self._scan.feed(text)
+        if end is None:
+            return None
+        rest = text[end:]
+        body = self._held[: len(self._held) - len(rest)]
+        if emit_parsed(self._emitter, self._parse, body, self._tools, self._known):
             return rest
-        if re.match(r"\[\s*(?:[A-Za-z_][\w.]*\s*(?:\(|$)|$)", self._held) is None:
-            self._emitter.reject_call(self._held)
-            return ""
-        return None
+        return self._reject()
+
+    def _reject(self) -> str:
+        """The bracket is text; what follows it is read again."""
+        self._emitter.reject_call(self._held[0])
+        return self._held[1:]
 
     def finish(self, cut: bool) -> None:
         if not cut:

@@ -204,7 +204,7 @@ class GemmaCallsReader:
     def _read(self, stream: GemmaStream, text: str) -> str | None:
         self._emitter.arguments(stream.feed(text))
         if stream.failed:
-            return self._reject()
+            return self._reject(stream.held)
         if not stream.done:
             return None
         self._emitter.close_call()
@@ -212,10 +212,13 @@ class GemmaCallsReader:
         self._stream, self._held = None, stream.held
         return self._begin() if self._held else None
 
-    def _reject(self) -> str | None:
+    def _reject(self, unread: str) -> str | None:
         self._broken = self._emitter.call_is_shown
-        self._emitter.reject_call(self._raw)
-        return self.feed("") if self._broken else ""
+        self._emitter.reject_call(self._raw[: len(self._raw) - len(unread)])
+        if not self._broken:
+            return unread
+        self._held = unread
+        return self.feed("")
 
 
 def _may_become_call(text: str) -> bool:

@@ -49,6 +49,7 @@ class JsonStream:
         self._expect = _Expect.OBJECT
         self._closers: list[str] = []
         self._key: str | None = None
+        self._next_key: str | None = None  # of the value that is still to begin
         self._quote = ""  # the quote that ends the string we are in
         self._escape: str | None = None  # a backslash and what followed it so far
         self._word = ""
@@ -148,7 +149,7 @@ class JsonStream:
         elif char == ":":
             self._take_colon()
         elif self._expect in (_Expect.VALUE, _Expect.VALUE_OR_END):
-            self._write_comma()
+            self._begin_value()
             self._word = char
         else:
             self.failed = True
@@ -159,7 +160,7 @@ class JsonStream:
             self._expect = _Expect.COLON
             self._key_text = ""
         elif self._expect in (_Expect.VALUE, _Expect.VALUE_OR_END):
-            self._write_comma()
+            self._begin_value()
             self._expect = _Expect.COMMA_OR_END
         else:
             self.failed = True
@@ -173,7 +174,7 @@ class JsonStream:
         if not fits or len(self._closers) >= MAX_DEPTH:
             self.failed = True
             return
-        self._write_comma()
+        self._begin_value()
         self._write(char)
         self._closers.append("}" if char == "{" else "]")
         self._expect = _Expect.KEY_OR_END if char == "{" else _Expect.VALUE_OR_END
@@ -206,9 +207,8 @@ class JsonStream:
         self._write(":")
         self._expect = _Expect.VALUE
         if len(self._closers) == 1:
-            self._cut_segment()
             key = str(json.loads(f'"{self._key_text}"'))
-            self._key = key if key not in self.finished_keys else None  # the first of two counts
+            self._next_key = key if key not in self.finished_keys else None  # the first counts
 
     def _word_over(self) -> None:
         word, self._word = self._word, ""
@@ -231,8 +231,14 @@ class JsonStream:
     def _write_space(self, char: str) -> None:
         if self._comma:
             self._comma += char
-        elif self._closers and self._expect is not _Expect.VALUE:
+        elif self._closers:
             self._write(char)
+
+    def _begin_value(self) -> None:
+        self._write_comma()
+        if self._next_key is not None:
+            self._cut_segment()
+            self._key, self._next_key = self._next_key, None
 
     def _write_comma(self) -> None:
         if self._comma:

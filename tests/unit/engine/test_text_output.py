@@ -1,0 +1,329 @@
+"""Promises of the output parser: stops, thoughts, calls and finish reasons of one sequence."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from parser_fixtures import Answer, PieceTexts
+from text_tokenizers import tokenizer
+
+from swiftlm_engine.text.answer_format import AnswerFormat
+from swiftlm_engine.text.events import FinishReason
+from swiftlm_engine.text.messages import Chat, Message, TextPart, ToolSpec
+from swiftlm_engine.text.model_text import ModelText
+from swiftlm_engine.text.output import OutputOptions, OutputParser, ToolMode
+
+WEATHER = ToolSpec(
+    "get_weather",
+    "",
+    {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
+)
+TOOLS = (WEATHER, ToolSpec("get_time"))
+HERMES = AnswerFormat('<think> <tool_call>\n{"name"', (), ("<tool_call>", "</tool_call>"))
+HARMONY_TOKENS = (
+    "<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"
+)  # fmt: skip
+HARMONY = AnswerFormat("", HARMONY_TOKENS, HARMONY_TOKENS)
+
+
+def run(
+    text: str,
+    answer_format: AnswerFormat = HERMES,
+    reason: FinishReason = FinishReason.STOP,
+    opening: str = "",
+    cuts: tuple[int, ...] = (),
+    **options: object,
+) -> tuple[Answer, OutputParser]:
+    places = [0, *sorted({c % (len(text) + 1) for c in cuts}), len(text)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(places)]
+    wanted = OutputOptions(**{"tools": TOOLS, **options})
+    parser = OutputParser(PieceTexts(pieces), wanted, answer_format, opening)
+    answer = Answer()
+    for token_id in range(len(pieces)):
+        if not parser.stopped:
+            answer.add(parser.push(token_id))
+    answer.add(parser.finish(reason))
+    return answer, parser
+
+
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+
+
+def test_thoughts_content_and_a_call_come_apart() -> None:
+    answer, parser = run(f"<think>\nHm.\n</think>\n\nI look.\n{CALL}")
+    assert (answer.reasoning, answer.content) == ("Hm.", "I look.")
+    assert [c[1:] for c in answer.calls] == [["get_weather", '{"city": "Paris"}']]
+    assert parser.finish_reason is FinishReason.TOOL_CALLS
+
+
+def test_a_prompt_that_opened_the_thoughts_starts_inside_them() -> None:
+    answer, _ = run("Hm.\n</think>\n\nYes.", opening="<|im_start|>assistant\n<think>\n")
+    assert (answer.reasoning, answer.content) == ("Hm.", "Yes.")
+
+
+def test_a_tag_further_down_in_the_answer_is_text() -> None:
+    answer, _ = run("The tag <think> opens </think> thoughts.")
+    assert (answer.reasoning, answer.content) == ("", "The tag <think> opens </think> thoughts.")
+
+
+def test_thoughts_cut_off_are_thoughts() -> None:
+    answer, parser = run("<think>\nI was ab", reason=FinishReason.LENGTH)
+    assert (answer.reasoning, answer.content) == ("I was ab", "")
+    assert parser.finish_reason is FinishReason.LENGTH
+
+
+def test_thoughts_may_stay_in_the_content() -> None:
+    answer, _ = run("<think>\nHm.\n</think>\n\nYes.", split_reasoning=False)
+    assert (answer.reasoning, answer.content) == ("", "<think>\nHm.\n</think>\n\nYes.")
+
+
+def test_harmony_thoughts_kept_in_the_content_stand_between_tags() -> None:
+    text = HARMONY.mark(
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final"
+    )
+    answer, _ = run(text + HARMONY.mark("<|message|>Yes."), HARMONY, split_reasoning=False)
+    assert answer.content == "<think>\nHm.\n</think>\n\nYes."
+
+
+def test_raw_shows_everything_as_content() -> None:
+    answer, parser = run(f"<think>a</think>{CALL}", raw=True)
+    assert answer.content == f"<think>a</think>{CALL}"
+    assert parser.finish_reason is FinishReason.STOP
+
+
+def test_without_tools_a_call_is_text() -> None:
+    assert run(CALL, tools=())[0].content == CALL
+    assert run(CALL, tool_mode=ToolMode.OFF)[0].content == CALL
+
+
+def test_a_stop_string_ends_the_text_and_is_named() -> None:
+    answer, parser = run("one STOP two", stop=("STOP", "two"), cuts=(6,))
+    assert answer.content == "one "
+    assert (parser.stop_sequence, parser.finish_reason) == ("STOP", FinishReason.STOP)
+
+
+def test_a_stop_string_met_at_the_limit_is_a_stop() -> None:
+    _, parser = run("one STOP", stop=("STOP",), reason=FinishReason.LENGTH)
+    assert parser.finish_reason is FinishReason.STOP
+
+
+def test_one_call_is_enough_where_parallel_calls_are_off() -> None:
+    answer, parser = run(f"{CALL}\n{CALL}", cuts=(len(CALL),), parallel_tool_calls=False)
+    assert len(answer.calls) == 1
+    assert parser.stopped
+    assert parser.finish_reason is FinishReason.TOOL_CALLS
+
+
+def test_one_call_is_enough_even_when_two_come_at_once() -> None:
+    answer, _ = run(f"{CALL}\n{CALL}", parallel_tool_calls=False)
+    assert len(answer.calls) == 1
+
+
+def test_parallel_calls_have_their_own_index_and_id() -> None:
+    answer, _ = run(f"{CALL}\n{CALL}")
+    assert len({call[0] for call in answer.calls}) == 2
+
+
+def test_arguments_arrive_as_they_are_written() -> None:
+    text = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Pa'
+    parser = OutputParser(PieceTexts([text, "ris"]), OutputOptions(tools=TOOLS), HERMES)
+    answer = Answer()
+    answer.add(parser.push(0))
+    assert answer.calls[0][1:] == ["get_weather", '{"city": "Pa']
+    answer.add(parser.push(1))
+    assert answer.calls[0][2] == '{"city": "Paris'
+
+
+def test_an_unknown_tool_is_shown_only_when_its_call_is_complete() -> None:
+    text = '<tool_call>{"name": "launch", "arguments": {"at": "dawn"}'
+    parser = OutputParser(PieceTexts([text, "}</tool_call>"]), OutputOptions(tools=TOOLS), HERMES)
+    assert parser.push(0) == []
+    answer = Answer()
+    answer.add(parser.push(1))
+    assert answer.calls[0][1:] == ["launch", '{"at": "dawn"}']
+
+
+def test_a_call_cut_by_the_limit_says_length() -> None:
+    text = f'{CALL}\n<tool_call>{{"name": "get_time", "argum'
+    answer, parser = run(text, reason=FinishReason.LENGTH, stream_arguments=False)
+    assert len(answer.calls) == 1
+    assert answer.content == ""
+    assert parser.finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>get me the weather</tool_call>",
+        "<tool_call></tool_call>",
+        '<tool_call>{"name": 5}</tool_call>',
+        '<tool_call>{"name": "get_weather", "arguments": [1]}</tool_call> and more',
+        '<tool_call>\n{"arguments": {"city": "Paris"}}\n</tool_call>',
+    ],
+)
+def test_an_unreadable_call_is_text(text: str) -> None:
+    answer, parser = run(text)
+    assert answer.content == text
+    assert parser.finish_reason is FinishReason.STOP
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r'{"city": "\d+\.\w"}', r'{"city": "\\d+\\.\\w"}'),
+        ('{"city": "two\nlines\t"}', r'{"city": "two\nlines\t"}'),
+        ("{'city': 'Par\"is'}", r'{"city": "Par\"is"}'),
+        ('{"city": "Paris", "days": 3,}', '{"city": "Paris", "days": 3}'),
+        ('{"a": True, "b": [None, False,]}', '{"a": true, "b": [null, false]}'),
+        (r'{"city": "\u00e9 \uZZ"}', r'{"city": "\u00e9 \\uZZ"}'),
+    ],
+)
+def test_what_models_get_wrong_in_json_is_mended(written: str, meant: str) -> None:
+    text = f'<tool_call>{{"name": "get_weather", "arguments": {written}}}</tool_call>'
+    for cuts in ((), tuple(range(len(text)))):
+        assert run(text, cuts=cuts)[0].calls[0][2] == meant
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        '{"name": "get_weather", "arguments": "{\\"city\\": \\"Paris\\"}"}',
+        '{"name": "get_weather", "parameters": {"city": "Paris"}}',
+        '{"type": "function", "function": {"name": "get_weather", "arguments": {"city": "Paris"}}}',
+        '{"function": "get_weather", "arguments": {"city": "Paris"}}',
+        '[{"arguments": {"city": "Paris"}, "name": "get_weather"}]',
+    ],
+)
+def test_the_shapes_of_a_json_call(call: str) -> None:
+    answer, _ = run(f"<tool_call>{call}</tool_call>")
+    assert [c[1:] for c in answer.calls] == [["get_weather", '{"city": "Paris"}']]
+
+
+def test_bare_json_is_a_call_only_where_one_is_forced() -> None:
+    text = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+    assert run(text)[0].content == text
+    answer, _ = run(text, tool_mode=ToolMode.FORCED)
+    assert answer.calls[0][1:] == ["get_weather", '{"city": "Paris"}']
+
+
+def test_forced_bare_json_that_is_no_call_is_text_at_once() -> None:
+    text = '{"answer": 42}'
+    pieces = PieceTexts(['{"answer"', ": 42}"])
+    parser = OutputParser(pieces, OutputOptions(tools=TOOLS, tool_mode=ToolMode.FORCED), HERMES)
+    answer = Answer()
+    answer.add(parser.push(0))
+    answer.add(parser.push(1))
+    answer.add(parser.finish(FinishReason.STOP))
+    assert (answer.content, answer.calls) == (text, [])
+
+
+def test_white_space_at_the_end_of_an_answer_is_kept() -> None:
+    assert run("Yes.\n\n", cuts=(4, 5))[0].content == "Yes.\n\n"
+
+
+def thoughts_of(count: int, budget: int | None) -> OutputParser:
+    pieces = PieceTexts(["<think>", *["hm "] * count, "</think>", "Yes."])
+    parser = OutputParser(pieces, OutputOptions(thinking_budget=budget), HERMES)
+    for token_id in range(len(pieces.pieces)):
+        parser.push(token_id)
+    return parser
+
+
+def test_reasoning_tokens_are_counted_without_the_answer() -> None:
+    assert thoughts_of(5, None).reasoning_tokens == 6  # with the opening tag
+
+
+def test_a_spent_thinking_budget_asks_for_the_end_of_the_thoughts() -> None:
+    pieces = PieceTexts(["<think>", "a", "b", "c"])
+    parser = OutputParser(pieces, OutputOptions(thinking_budget=3), HERMES)
+    asked = []
+    for token_id in range(4):
+        parser.push(token_id)
+        asked.append(parser.should_close_thinking)
+    assert asked == [False, False, True, True]
+    assert not thoughts_of(5, 3).should_close_thinking
+
+
+def test_the_parser_of_a_model_reads_its_tokens_and_its_prompt() -> None:
+    made = ModelText(tokenizer())
+    chat = Chat((Message("user", (TextPart("Hi"),)),), TOOLS, enable_thinking=True)
+    parser = made.output(OutputOptions(tools=TOOLS), made.render(chat))
+    answer = Answer()
+    for token_id in tokenizer().encode(f"Hm 🌸.\n</think>\n\n{CALL}", add_special_tokens=False):
+        answer.add(parser.push(token_id))
+    answer.add(parser.finish(FinishReason.STOP))
+    assert (answer.reasoning, answer.content) == ("Hm 🌸.", "")
+    assert answer.calls[0][1:] == ["get_weather", '{"city": "Paris"}']
+
+
+def test_a_special_token_named_as_a_stop_string_stops() -> None:
+    made = ModelText(tokenizer())
+    parser = made.output(OutputOptions(stop=("<|im_start|>",)))
+    ids = tokenizer().encode("Yes.<|im_start|>user", add_special_tokens=False)
+    answer = Answer()
+    for token_id in ids:
+        answer.add(parser.push(token_id))
+    assert answer.content == "Yes."
+    assert parser.stop_sequence == "<|im_start|>"
+
+
+MARKUP = [
+    *("<think>", "</think>", "<tool_call>", "</tool_call>", "<function=", "<parameter="),
+    *("</function>", "</parameter>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    *('{"name": "', "get_time", '", "', 'arguments": ', "{", "}", "}}", "[", "]", "\\", '"', "'"),
+    *(
+        "\n",
+        ">",
+        "x",
+        " ",
+        "1.5",
+        ",",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "call:f{",
+        '<|"|>',
+        "<|tool_call>",
+    ),
+    *("<tool_call|>", "<|tool_call_start|>", "[f(a=", "1)]", "<|tool_call_end|>", "<|python_tag|>"),
+    *(HARMONY.mark(token) for token in HARMONY_TOKENS),
+    *("to=functions.get_time", "analysis", "final", "commentary"),
+]
+FORMATS = [
+    HERMES,
+    AnswerFormat("<tool_call>\n<function=", (), ()),
+    AnswerFormat("<arg_key>", (), ()),
+    AnswerFormat("[TOOL_CALLS]", (), ()),
+    AnswerFormat("<|tool_call>", (), ()),
+    AnswerFormat("<|tool_call_start|>", (), ()),
+    AnswerFormat("<|python_tag|>", (), ()),
+    HARMONY,
+]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(st.sampled_from(MARKUP) | st.text(max_size=3), max_size=25).map("".join),
+    st.sampled_from(FORMATS),
+    st.lists(st.integers(0, 200), max_size=6).map(tuple),
+    st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
+    st.fixed_dictionaries(
+        {
+            "stream_arguments": st.booleans(),
+            "tool_mode": st.sampled_from([ToolMode.AUTO, ToolMode.FORCED]),
+        }
+    ),
+)
+def test_any_text_in_any_pieces_gives_one_answer_and_never_an_error(
+    text: str,
+    answer_format: AnswerFormat,
+    cuts: tuple[int, ...],
+    reason: FinishReason,
+    options: dict[str, object],
+) -> None:
+    def shown(*pieces: int) -> tuple[object, ...]:
+        answer, parser = run(text, answer_format, reason, cuts=pieces, **options)
+        calls = [call[1:] for call in answer.calls]
+        return answer.content, answer.reasoning, calls, parser.finish_reason
+
+    assert shown(*cuts) == shown()
