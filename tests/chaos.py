@@ -51,22 +51,27 @@ async def chaos(
             if target != "engine":
                 await live.child.wait()
                 await eventually(lambda c=children: not any(map(is_alive, c)), HEALTH_S)
+                await _end(load)
                 await live.close()
                 live = await _started(home, script, settings)
             await _answers(live)
             report.slowest_s = max(report.slowest_s, time.monotonic() - killed_at)
-            for task in load:
-                task.cancel()
-            for result in await asyncio.gather(*load, return_exceptions=True):
-                if isinstance(result, BaseException) and not isinstance(
-                    result, asyncio.CancelledError
-                ):
-                    raise result
+            await _end(load)
         return report
     finally:
         engines = _engines(live)
         await live.close()
         await eventually(lambda: not any(map(is_alive, engines)), HEALTH_S)
+
+
+async def _end(load: list[asyncio.Task[None]]) -> None:
+    """Stops the clients; raises what one of them found wrong."""
+    for task in load:
+        task.cancel()
+    for result in await asyncio.gather(*load, return_exceptions=True):
+        broken = isinstance(result, BaseException)
+        if broken and not isinstance(result, asyncio.CancelledError):
+            raise result
 
 
 async def _started(home: Home, script: dict[str, Any], settings: dict[str, Any]) -> LiveDaemon:

@@ -37,7 +37,7 @@ from swiftlmd.faults import ServiceError
 from swiftlmd.http.app import make_app, make_runner
 from swiftlmd.http.options import HttpOptions
 from swiftlmd.instance import Instance
-from swiftlmd.machine import Machine, has_cuda_mlx
+from swiftlmd.machine import Machine, has_cuda_mlx, wired_without_owner
 from swiftlmd.memory import Governor, Level, RatioStore, Watch, system_device, system_readings
 from swiftlmd.memory_report import PriceCheck, memory_report
 from swiftlmd.planning import BrainPlanner
@@ -314,6 +314,9 @@ class Daemon:
         if self._waiting_for_restart:
             keys = ", ".join(sorted(self._waiting_for_restart))
             found.append(f"changed, and holds after `swiftlmctl restart`: {keys}")
+        engines = len(self._residency.pids()) - 1
+        if wired := wired_without_owner(self._watch.last, engines):
+            found.append(wired)
         if self._watch.level is not Level.CALM:
             found.append(f"memory is short ({self._watch.level.name.lower()} limit)")
         return found

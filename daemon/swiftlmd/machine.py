@@ -11,7 +11,7 @@ from importlib import metadata
 
 import psutil
 
-from swiftlm_engine.brain.plan import BadBudget, Covers, MachineLimits, parse_budget
+from swiftlm_engine.brain.plan import BadBudget, Covers, MachineLimits, gigabytes, parse_budget
 from swiftlm_proto import messages as m
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.environment import find_openblas
@@ -19,6 +19,8 @@ from swiftlmd.memory import Device, MemoryReadings, Reading, machine_limits
 from swiftlmd.thermal import Thermal
 
 _PRESSURE = ("normal", "warn", "critical")
+# A Mac at rest wires a few GB; a GPU that hung may leave a whole model behind.
+_MUCH_WIRED, _MUCH_WIRED_BYTES = 0.4, 8 * 10**9
 _MLX_CUDA = ("mlx-cuda-12", "mlx-cuda-13", "mlx-cuda")
 
 
@@ -94,6 +96,19 @@ class Machine:
             status.swap_used_bytes = reading.swap_used_bytes
             status.measured_bytes = reading.footprint_bytes
         return status
+
+
+def wired_without_owner(reading: Reading | None, num_engines: int) -> str:
+    """What to tell when dead processes' GPU memory seems to have stayed wired; else empty."""
+    wired = reading.wired_bytes if reading else None
+    if reading is None or wired is None or num_engines:
+        return ""
+    if wired < max(_MUCH_WIRED_BYTES, reading.total_bytes * _MUCH_WIRED):
+        return ""
+    return (
+        f"{gigabytes(wired)} are wired though no model is loaded; if other programs do not hold "
+        f"them, only a restart of the machine gives them back"
+    )
 
 
 def own_bytes() -> int:

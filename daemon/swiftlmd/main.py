@@ -23,7 +23,7 @@ import uvloop
 from swiftlm_proto.exit_codes import DaemonExit
 from swiftlm_proto.paths import Paths, locate
 from swiftlmd import logs
-from swiftlmd.admin_socket import NotOurs, SocketInUse, bound_socket
+from swiftlmd.admin_socket import NotOurs, SocketInUse, bound_socket, private_folder
 from swiftlmd.breaker import Breaker
 from swiftlmd.config import command as config_command
 from swiftlmd.config.live import LiveConfiguration
@@ -99,7 +99,9 @@ def _serve(
             return DaemonExit.STAY_DOWN
         http = stack.enter_context(bind_port(settings.http_host, settings.http_port))
         admin = stack.enter_context(bound_socket(paths.admin_socket))
-        remove_stale_sockets(paths.runtime)
+        engine_sockets = paths.engine_socket(0).parent
+        private_folder(engine_sockets)
+        remove_stale_sockets(engine_sockets)
         _raise_file_limit()
         given = Surroundings(
             paths=paths,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -326,3 +328,34 @@ async def test_daemon_without_a_model_is_small(place: Home) -> None:
     async with daemon(place) as live:
         status = await live.admin.status(m.StatusRequest())
         assert status.daemon_bytes < 80 * 2**20
+
+
+async def test_after_five_failed_starts_under_launchd_the_daemon_stays_down_and_says_why(
+    place: Home,
+) -> None:
+    place.environ["XPC_SERVICE_NAME"] = "io.github.swiftlm.swiftlmd"
+    place.paths.state.mkdir()
+    (place.paths.state / "starts.json").write_text(json.dumps([time.time() - 1] * 5))
+    live = await start(place)
+    try:
+        assert await live.exit_code() == DaemonExit.STAY_DOWN
+    finally:
+        await live.close()
+    assert "5 times" in place.paths.fatal_file.read_text()
+    async with daemon(place):  # started by hand, it gets a whole budget again
+        pass
+
+
+async def test_a_home_too_deep_for_socket_addresses_works_all_the_same(place: Home) -> None:
+    deep = place.root / ("d" * 60) / ("e" * 60)
+    deep.mkdir(parents=True)
+    shutil.move(place.paths.models, deep / "models")
+    (deep / "loads").mkdir()
+    far = Home(deep, place.port)
+    async with daemon(far) as live:
+        assert str(far.paths.admin_socket).startswith("/tmp/swiftlm-")
+        assert (await live.chat())[0] == 200
+        live.signal(signal.SIGTERM)
+        assert await live.exit_code() == 0
+    assert not list(far.paths.admin_socket.parent.glob("*.sock"))
+    shutil.rmtree(far.paths.admin_socket.parent)

@@ -21,6 +21,19 @@ _OPENBLAS = (
     "lib/libopenblas.so.0",
 )
 
+# What is meant for the daemon alone: its supervisor's channels, and secrets for downloads.
+_KEPT_BACK = (
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "SWIFTLM_HTTP_API_KEYS",
+)
+
 _ALWAYS = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -39,7 +52,7 @@ def engine_environment(
     root: Path = Path("/usr"),
 ) -> dict[str, str]:
     """`base` with what an engine needs; what the caller or the operator set wins."""
-    env = {**base, **_ALWAYS}
+    env = {name: value for name, value in base.items() if name not in _KEPT_BACK} | _ALWAYS
     if base.get("LANG"):
         env["LANG"] = base["LANG"]
     if platform == "linux":

@@ -14,6 +14,7 @@ from swiftlmd.config.load import ConfigError, load
 from swiftlmd.config.migrate import migrate
 from swiftlmd.config.settings import NEVER, OPTIONS, Form, Settings
 from swiftlmd.config.values import checked, parsed, shown, size_bytes
+from swiftlmd.daemon import http_options
 from swiftlmd.faults import ServiceError
 from swiftlmd.options import options_over
 
@@ -260,3 +261,9 @@ def test_where_old_and_new_name_are_set_the_new_one_holds(file: Path) -> None:
     file.write_text("[log]\nloud = 'error'\nlevel = 'debug'\n")
     migrate(file, {"log.loud": "log.level"})
     assert load(file, {}, {}).settings.log_level == "debug"
+
+
+def test_a_public_address_without_a_key_is_a_bad_configuration() -> None:
+    with pytest.raises(ConfigError, match="API key"):
+        http_options(Settings(http_host="0.0.0.0"))
+    assert http_options(Settings(http_host="0.0.0.0", http_api_keys=("k",))).host == "0.0.0.0"

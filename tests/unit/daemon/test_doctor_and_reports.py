@@ -21,7 +21,8 @@ from swiftlmd import doctor as doctor_module
 from swiftlmd.config.settings import Settings
 from swiftlmd.crashes import CrashRecord
 from swiftlmd.doctor import Doctor
-from swiftlmd.memory import RatioStore
+from swiftlmd.machine import wired_without_owner
+from swiftlmd.memory import RatioStore, Reading
 from swiftlmd.memory_report import PriceCheck, memory_report
 from swiftlmd.resident import Resident, State
 from swiftlmd.self_check import Check
@@ -158,6 +159,18 @@ async def test_the_memory_report_shows_price_beside_measure() -> None:
     assert [term["kind"] for term in row["terms"]] == ["weights", "process", "kv"]
     assert row["engine"] == {"rows": []}
     json.dumps(report)
+
+
+@pytest.mark.parametrize(
+    ("wired_gb", "engines", "told"),
+    [(40, 0, True), (40, 1, False), (5, 0, False), (None, 0, False)],
+)
+def test_memory_that_stays_wired_without_a_model_is_told(
+    wired_gb: int | None, engines: int, told: bool
+) -> None:
+    wired = None if wired_gb is None else wired_gb * 10**9
+    reading = Reading(64 * 10**9, 20 * 10**9, 0, wired_bytes=wired)
+    assert bool(wired_without_owner(reading, engines)) == told
 
 
 class NotifyLibrary:

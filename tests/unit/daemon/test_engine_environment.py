@@ -51,6 +51,13 @@ def test_engines_never_reach_for_the_hub(tmp_path: Path) -> None:
     assert env["HF_HUB_OFFLINE"] == env["TRANSFORMERS_OFFLINE"] == "1"
 
 
+def test_secrets_and_the_supervisors_channels_stay_with_the_daemon(tmp_path: Path) -> None:
+    base = {"HF_TOKEN": "hf_x", "NOTIFY_SOCKET": "/run/x", "LISTEN_FDS": "1", "HOME": "/h"}
+    env = engine_environment(base, {}, root=tmp_path)
+    assert env["HOME"] == "/h"
+    assert not {"HF_TOKEN", "NOTIFY_SOCKET", "LISTEN_FDS"} & env.keys()
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [
