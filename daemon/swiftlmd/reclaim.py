@@ -24,7 +24,10 @@ class EngineReclaimer:
 
     async def reclaim(self, action: Action) -> None:
         if action is Action.EVICT_IDLE:
-            await self._residency.evict_idle()
+            try:
+                await self._residency.evict_idle()
+            except ServiceError as error:
+                log.error("an idle model did not leave: %s", error)
             return
         for resident in self._residency.residents:
             engine = resident.engine

@@ -224,29 +224,33 @@ class Residency:
             raise fault
 
     async def _entry(self, name: str, settings: Settings | None) -> Resident:
-        """The model's entry in the table, made now if there is none. Loads nothing."""
-        if name in self._residents:
-            return self._residents[name]
+        """The model's entry in the table, made now if there is none. Loads nothing.
+
+        An entry that failed is looked up again: its folder may be whole by now, its settings new.
+        """
+        resident = self._residents.get(name)
+        if resident is not None and not resident.failed:
+            return resident
+        stored = await self._whole(name)
+        chosen = settings or self._settings().for_model(stored.name)
+        resident = self._residents.get(stored.name)
+        if resident is None:
+            resident = Resident(stored, chosen, CrashRecord(self._clock), chosen.models_keep_alive)
+            resident.pinned = stored.name in chosen.models_pinned
+            self._residents[stored.name] = resident
+        elif resident.failed:
+            resident.stored, resident.settings = stored, chosen
+        return resident
+
+    async def _whole(self, name: str) -> StoredModel:
+        """The model on disk; raises ServiceError when it is not there or not whole."""
         stored = await self._store.find(name)
         if stored is None:
             raise ModelNotFound(name, [model.name for model in await self._store.list()])
         if not stored.ready:
-            raise ServiceError(
-                Kind.MODEL_BROKEN, f"model '{name}' cannot be loaded: {stored.reason}"
-            )
-        if name not in self._residents:  # another request may have been faster
-            chosen = settings or self._settings().for_model(name)
-            resident = Resident(
-                stored=stored,
-                settings=chosen,
-                crashes=CrashRecord(self._clock),
-                keep_alive_s=chosen.models_keep_alive,
-                pinned=name in chosen.models_pinned,
-                state=State.FAILED,  # until a load begins
-            )
-            resident.idle.set()
-            self._residents[name] = resident
-        return self._residents[name]
+            message = f"model '{name}' cannot be loaded: {stored.reason}"
+            raise ServiceError(Kind.MODEL_BROKEN, message)
+        return stored
 
     def _begin(
         self, resident: Resident, *, force: bool = False, evict: bool = True

@@ -32,7 +32,7 @@ class Resident:
     settings: Settings  # what it is (to be) loaded with
     crashes: CrashRecord
     keep_alive_s: float
-    state: State = State.LOADING
+    state: State = State.FAILED  # until a load begins
     pinned: bool = False
     leaving: bool = False  # chosen for eviction: takes no new leases
     leases: int = 0
@@ -53,6 +53,14 @@ class Resident:
     @property
     def name(self) -> str:
         return self.stored.name
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    @property
+    def failed(self) -> bool:
+        """Neither loaded nor on its way."""
+        return self.state is State.FAILED and self.task is None
 
     @property
     def footprint_bytes(self) -> int:

@@ -293,6 +293,20 @@ async def test_an_engine_that_dies_while_loading_is_tried_again_with_pauses_then
     assert len(world.launcher.launched) == 5
 
 
+async def test_a_model_that_failed_is_looked_up_again_before_the_next_try(world: World) -> None:
+    world.launcher.faults.append(ServiceError(Kind.INVALID, "context 900 is too much"))
+    world.settings = Settings(engine_context=900)
+    with pytest.raises(ServiceError):
+        await world.use("a")
+    await world.clock.advance(6)
+    world.settings = Settings(engine_context=100)
+    world.store.models["a"] = stored_model("a", 3 * GB)
+    await world.use("a")
+    resident = world.residency.residents[0]
+    assert resident.settings.engine_context == 100
+    assert resident.priced_bytes == 3 * GB
+
+
 async def test_unload_reports_what_the_kernel_counted_and_the_process_is_gone(
     world: World,
 ) -> None:
