@@ -48,10 +48,10 @@ class Fetched:
 
 async def fetch(request: Request, options: StoreOptions, report: Report) -> Fetched:
     """Raises PullFailed. Cancelling it kills the transfer; the bytes stay."""
-    if options.offline:
+    if options.hub_offline:
         raise PullFailed(
-            f"'{request.repo}' is not on this machine and hub.offline is set; "
-            "`swiftlmctl config unset hub.offline` allows fetching it",
+            f"'{request.repo}' is not on this machine and hub.offline (or HF_HUB_OFFLINE) is set; "
+            "unset it to fetch models",
             code="offline",
             status=_STATUS["offline"],
         )

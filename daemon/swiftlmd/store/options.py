@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from swiftlmd.config.settings import Settings
 from swiftlmd.store import places
 
+ENDPOINT = "https://huggingface.co"
 _TRUE = frozenset({"1", "true", "yes", "on"})
 
 
@@ -19,26 +20,30 @@ class StoreOptions:
     environ: Mapping[str, str]
     home: Path
     hub_cache: Path
-    offline: bool = False  # never open a connection
+    offline: bool = False  # never open a connection, neither to the hub nor to PyPI
     folders: tuple[Path, ...] = ()  # the user's, each a model or a folder of models
     scale_dtype: str = ""  # of converted models; empty = by this machine's device
     parallel: int = 4  # files at once
     patience_s: float = 120.0  # without a new byte, before a pull is given up
     spare_bytes: int = 1 << 30  # stay free on the disk
-    endpoint: str = field(default="https://huggingface.co")
+    endpoint: str = ENDPOINT
+
+    @property
+    def hub_offline(self) -> bool:
+        """Also by the variable that the hub's own client obeys."""
+        return self.offline or self.environ.get("HF_HUB_OFFLINE", "").lower() in _TRUE
 
 
 def from_settings(settings: Settings, environ: Mapping[str, str], home: Path) -> StoreOptions:
     """The daemon's settings laid over its environment."""
     env = {**environ, **_overrides(settings)}
-    offline = settings.hub_offline or env.get("HF_HUB_OFFLINE", "").lower() in _TRUE
     return StoreOptions(
         environ=env,
         home=home,
         hub_cache=places.hub_cache(env, home),
-        offline=offline,
+        offline=settings.hub_offline,
         folders=tuple(Path(f).expanduser() for f in settings.models_folders),
-        endpoint=env.get("HF_ENDPOINT", "https://huggingface.co"),
+        endpoint=env.get("HF_ENDPOINT") or ENDPOINT,
     )
 
 

@@ -12,7 +12,7 @@ from swiftlmd.store.entries import Source, StoredModel
 from swiftlmd.store.folder import Inspection
 from swiftlmd.store.hub_cache import CachedRepo
 from swiftlmd.store.options import StoreOptions
-from swiftlmd.store.records import Records
+from swiftlmd.store.records import Pinned, Records
 
 Signature = tuple[tuple[str, int, int], ...]
 
@@ -55,17 +55,28 @@ class Shelf:
         """None for what other programs keep there and nobody would chat with."""
         pinned = self.records.pinned.get(repo.name)
         snapshot = repo.snapshot(pinned.commit if pinned else "")
-        if left := repo.partial_bytes():
+        model = self._snapshot_model(repo, snapshot, pinned) if snapshot else None
+        left = repo.partial_bytes()
+        if left and not (model and model.ready):
             return _unfinished(repo, snapshot, left)
-        if snapshot is None or not (pinned or _looks_like_model(snapshot)):
+        return model
+
+    def _snapshot_model(
+        self, repo: CachedRepo, snapshot: Path, pinned: Pinned | None
+    ) -> StoredModel | None:
+        if not (pinned or _looks_like_model(snapshot)):
             return None
         model = self._stored(repo.name, snapshot, Source.HUB, self.options.hub_cache)
-        if not pinned and model.model_type and not supported.is_known(model.model_type):
-            return None
-        if pinned and not all((snapshot / name).exists() for name in pinned.files):
-            missing = next(n for n in pinned.files if not (snapshot / n).exists())
-            return _broken(model, f"{missing} is gone from {snapshot}; pull the model again")
-        return model
+        if not pinned:
+            strange = model.model_type and not supported.is_known(model.model_type)
+            return None if strange else model
+        missing = [name for name in pinned.files if not (snapshot / name).exists()]
+        if not missing:
+            return model
+        reason = (
+            f"{missing[0]} is gone from {snapshot}; `swiftlmctl pull {repo.name}` brings it back"
+        )
+        return dataclasses.replace(model, ready=False, reason=reason)
 
     def _lm_studio(self) -> Iterator[StoredModel]:
         for root in places.lm_studio_folders(self.options.home):
@@ -117,10 +128,6 @@ def _unfinished(repo: CachedRepo, snapshot: Path | None, left: int) -> StoredMod
         quantization="",
         vision=False,
     )
-
-
-def _broken(model: StoredModel, reason: str) -> StoredModel:
-    return dataclasses.replace(model, ready=False, reason=reason)
 
 
 def _looks_like_model(snapshot: Path) -> bool:
