@@ -112,10 +112,13 @@ SCALAR = Text(
       TQ_UNROLL for (int t = 0; t < 8; ++t) {
         float v[N];
         TQ_UNROLL for (int i = 0; i < N; ++i) {
-          const u32 a = low[i / 2] >> (2 * t + 16 * (i & 1));
-          const u32 b = VALUE_BITS == 3 ? high[i / 2] >> (4 * (4 * (i & 1) + t / 2) + (t & 1))
-                                        : high[i / 2] >> (2 * t + 16 * (i & 1));
-          const u32 code = (a & 3u) | ((b & (VALUE_BITS == 3 ? 1u : 3u)) << 2);
+          // The high bit lands on bit 2 by one shift: its place is known at compile time.
+          const int place = VALUE_BITS == 3 ? 4 * (4 * (i & 1) + t / 2) + (t & 1) - 2
+                                            : 2 * t + 16 * (i & 1) - 2;
+          const u32 x = high[i / 2];
+          const u32 top2 = place < 0 ? x << (place < 0 ? -place : 0) : x >> (place < 0 ? 0 : place);
+          const u32 code = ((low[i / 2] >> (2 * t + 16 * (i & 1))) & 3u) |
+                           (top2 & (VALUE_BITS == 3 ? 4u : 12u));
           v[i] = DEC == 1 ? levels[16 + code] : TQ_SHUFFLE(value_level, code);
         }
         TQ_SHARED_PTR const float4* p =
