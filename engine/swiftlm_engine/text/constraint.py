@@ -85,8 +85,9 @@ Rule = JsonObject | JsonSchema | Regex | Lark | Choice | ForcedCall | StrictCall
 class Constraint:
     """One sequence. Call `mask` before each token is sampled and `advance` with each that was."""
 
-    def __init__(self, matcher: LLMatcher, thoughts: "Prelude | None") -> None:
+    def __init__(self, matcher: LLMatcher, words: int, thoughts: "Prelude | None") -> None:
         self._matcher = matcher
+        self._words = words  # of a mask that the vocabulary fills; logits are often wider
         self._thoughts = thoughts
 
     @property
@@ -103,7 +104,8 @@ class Constraint:
         """Fills the row with the tokens that may come next; False when all may."""
         if self._thoughts is not None and self._thoughts.free:
             return False
-        self._matcher.unsafe_compute_mask_ptr(into.ctypes.data, into.nbytes)
+        into[self._words :] = 0
+        self._matcher.unsafe_compute_mask_ptr(into.ctypes.data, self._words * into.itemsize)
         if self._thoughts is not None:
             for token_id in self._thoughts.opener_ids:
                 into[token_id >> 5] |= np.int32(np.uint32(1 << (token_id & 31)).view(np.int32))
@@ -125,9 +127,14 @@ class StrictCallsConstraint(Constraint):
     """
 
     def __init__(
-        self, matcher: LLMatcher, texts: TokenTexts, trigger: str, thoughts: "Prelude | None"
+        self,
+        matcher: LLMatcher,
+        words: int,
+        thoughts: "Prelude | None",
+        texts: TokenTexts,
+        trigger: str,
     ) -> None:
-        super().__init__(matcher, thoughts)
+        super().__init__(matcher, words, thoughts)
         self._fresh = matcher.deep_copy()
         self._detokenizer = texts.start()
         self._trigger = trigger
@@ -210,6 +217,11 @@ class ConstraintCompiler:
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
 
     @property
+    def _words(self) -> int:
+        self.warm()
+        return (self._tokens.vocab_size + 31) // 32 if self._tokens else 0
+
+    @property
     def mask_width(self) -> int:
         return (self._vocab_size + 31) // 32
 
@@ -236,7 +248,7 @@ class ConstraintCompiler:
             # Behind thoughts, models are used to an empty line.
             gap = r"/\n{0,2}/" if thoughts is not None else ""
             grammar = f"{gap} {self._answer(builder, rule, opening)}"
-        return Constraint(self._matcher(builder.build(grammar)), thoughts)
+        return Constraint(self._matcher(builder.build(grammar)), self._words, thoughts)
 
     def _strict_calls(self, rule: StrictCalls, thoughts: Prelude | None) -> Constraint:
         builder = GrammarBuilder(self._control_ids)
@@ -247,7 +259,8 @@ class ConstraintCompiler:
             trigger = self._syntax.trigger
             grammar = calls(builder, self._syntax, rule.tools, parallel=True)
         matcher = self._matcher(builder.build(grammar))
-        return StrictCallsConstraint(matcher, self._texts, self._format.mark(trigger), thoughts)
+        marked = self._format.mark(trigger)
+        return StrictCallsConstraint(matcher, self._words, thoughts, self._texts, marked)
 
     def _answer(self, builder: GrammarBuilder, rule: Rule, opening: str) -> str:
         if isinstance(rule, ForcedCall):

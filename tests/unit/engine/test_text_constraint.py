@@ -1,0 +1,394 @@
+"""Promises of constraints: what is allowed validates, calls of every family read back, in time."""
+
+import json
+import random
+import time
+
+import numpy as np
+import pytest
+from parser_fixtures import Answer
+from text_tokenizers import CHATML, tokenizer
+
+from swiftlm_engine.text.answer_format import AnswerFormat
+from swiftlm_engine.text.call_grammar import syntax_of
+from swiftlm_engine.text.constraint import (
+    Choice,
+    Constraint,
+    ConstraintCompiler,
+    ForcedCall,
+    GrammarRefused,
+    JsonObject,
+    JsonSchema,
+    Lark,
+    Regex,
+    Rule,
+    StrictCalls,
+)
+from swiftlm_engine.text.detokenizer import TokenTexts
+from swiftlm_engine.text.events import FinishReason
+from swiftlm_engine.text.messages import ToolSpec
+from swiftlm_engine.text.output import OutputOptions, OutputParser, ToolMode
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "kind": {"enum": ["cat", "dog"]},
+        "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3},
+    },
+    "required": ["name", "age", "kind"],
+    "additionalProperties": False,
+}
+WEATHER = ToolSpec(
+    "get_weather",
+    "",
+    {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "unit": {"enum": ["c", "f"]},
+            "days": {"type": "integer"},
+        },
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    },
+)
+TOOLS = (WEATHER, ToolSpec("get_time", "", {"type": "object", "properties": {}}))
+
+
+class Bench:
+    """A compiler over one small vocabulary."""
+
+    def __init__(
+        self,
+        template: str = CHATML,
+        special: tuple[str, ...] = ("<|im_start|>", "<|im_end|>"),
+        added: tuple[str, ...] = ("<think>", "</think>", "<tool_call>", "</tool_call>"),
+    ) -> None:
+        self.tokenizer = tokenizer(template, special, added)
+        vocabulary = self.tokenizer.get_vocab()
+        self.format = AnswerFormat(template, special, vocabulary)
+        self.texts = TokenTexts(self.tokenizer, self.format.controls)
+        self.end = self.tokenizer.eos_token_id
+        self.size = len(self.tokenizer) + 50  # logits are often wider than the vocabulary
+        self.compiler = ConstraintCompiler(
+            self.tokenizer, self.texts, self.format, template, self.size, [self.end]
+        )
+
+    def ids(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def allowed(self, constraint: Constraint) -> set[int] | None:
+        row = np.zeros(self.compiler.mask_width, np.int32)
+        if not constraint.mask(row):
+            return None
+        bits = np.unpackbits(row.view(np.uint8), bitorder="little")
+        return set(np.flatnonzero(bits).tolist())
+
+    def follow(self, constraint: Constraint, text: str) -> str | None:
+        """None when the text and then the end are allowed; else what came before the refusal."""
+        ids = self.ids(text)
+        for position, token_id in enumerate([*ids, self.end]):
+            allowed = self.allowed(constraint)
+            if allowed is not None and token_id not in allowed:
+                return self.tokenizer.decode(ids[:position])
+            if token_id != self.end:
+                constraint.advance(token_id)
+        return None
+
+    def accepts(self, rule: Rule, text: str, opening: str = "", thinks: bool = False) -> bool:
+        return self.follow(self.compiler.start(rule, opening, thinks), text) is None
+
+    def sample(self, rule: Rule, seed: int, limit: int = 4000) -> str:
+        """A text of a model with random weights."""
+        dice, ids = random.Random(seed), []
+        constraint = self.compiler.start(rule, thinks=False)
+        while not constraint.is_done and len(ids) < limit:
+            allowed = self.allowed(constraint)
+            assert allowed
+            ids.append(dice.choice(sorted(allowed)))
+            if ids[-1] == self.end:
+                return self.tokenizer.decode(ids[:-1])
+            constraint.advance(ids[-1])
+        return self.tokenizer.decode(ids)
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return Bench()
+
+
+def test_every_text_of_a_schema_validates(bench: Bench) -> None:
+    for seed in range(40):
+        value = json.loads(bench.sample(JsonSchema(PERSON), seed))
+        assert set(value) <= set(PERSON["properties"])
+        assert len(value["name"]) <= 12
+        assert 0 <= value["age"] <= 150
+        assert value["kind"] in ("cat", "dog")
+
+
+def test_a_text_that_breaks_the_schema_is_refused_where_it_breaks_it(bench: Bench) -> None:
+    constraint = bench.compiler.start(JsonSchema(PERSON), thinks=False)
+    text = '{"name": "Ann", "age": "old"}'
+    assert bench.follow(constraint, text) == '{"name": "Ann", "age":'
+
+
+def test_white_space_is_bounded(bench: Bench) -> None:
+    assert bench.accepts(JsonSchema(PERSON), '{\n  "name": "A",\n  "age": 1,\n  "kind": "cat"\n}')
+    assert not bench.accepts(JsonSchema(PERSON), '{\n\n\n"name": "A", "age": 1, "kind": "cat"}')
+    assert not bench.accepts(JsonSchema(PERSON), "{" + " " * 40 + '"name": "A"')
+
+
+@pytest.mark.parametrize(
+    ("rule", "right", "wrong"),
+    [
+        (JsonObject(), '{"a": [1, {"b": null}]}', "[1]"),
+        (Regex(r"[a-z]+/\d{2}"), "abc/12", "abc/1"),
+        (Choice(("yes", 'no "really"')), 'no "really"', "maybe"),
+        (Lark('start: "a" B+\nB: /[0-9]/'), "a12", "b"),
+    ],
+)
+def test_the_kinds_of_rules(bench: Bench, rule: Rule, right: str, wrong: str) -> None:
+    assert bench.accepts(rule, right)
+    assert not bench.accepts(rule, wrong)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Lark("start: nonsense"),
+        Regex("(unclosed"),
+        JsonSchema({"type": "object", "properties": {"a": {"type": "strange"}}}),
+    ],
+)
+def test_a_rule_that_cannot_be_enforced_is_refused(bench: Bench, rule: Rule) -> None:
+    with pytest.raises(GrammarRefused):
+        bench.compiler.start(rule)
+
+
+ANSWER = '{"name": "A", "age": 1, "kind": "cat"}'
+
+
+def test_thoughts_the_prompt_opened_are_free_and_the_grammar_starts_behind_them(
+    bench: Bench,
+) -> None:
+    opening = "<|im_start|>assistant\n<think>\n"
+    rule = JsonSchema(PERSON)
+    assert bench.accepts(rule, 'Hm, {"a". \n</think>\n\n' + ANSWER, opening, thinks=True)
+    assert not bench.accepts(rule, "Hm.\n</think>\n\nNo." + ANSWER, opening, thinks=True)
+
+
+def test_a_model_may_open_its_thoughts_itself_or_answer_at_once(bench: Bench) -> None:
+    rule = JsonSchema(PERSON)
+    assert bench.accepts(rule, "<think>\nHm.\n</think>\n\n" + ANSWER, thinks=True)
+    assert bench.accepts(rule, ANSWER, thinks=True)
+    assert not bench.accepts(rule, "<think>\nHm.\n</think>\n\n" + ANSWER, thinks=False)
+
+
+def test_thoughts_the_prompt_has_closed_do_not_open_again(bench: Bench) -> None:
+    opening = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    text = "<think>\nHm.\n</think>\n\n" + ANSWER
+    assert not bench.accepts(JsonSchema(PERSON), text, opening, thinks=True)
+
+
+def test_a_complete_answer_is_done(bench: Bench) -> None:
+    constraint = bench.compiler.start(Choice(("yes",)), thinks=False)
+    for token_id in bench.ids("yes"):
+        assert not constraint.is_done
+        constraint.advance(token_id)
+    assert constraint.is_done
+    assert constraint.error == ""
+
+
+def test_strict_calls_leave_the_answer_free_and_bind_the_call(bench: Bench) -> None:
+    rule = StrictCalls(TOOLS)
+    right = '{"name": "get_weather", "arguments": {"city": "Rome", "days": 3}}\n</tool_call>'
+    assert bench.accepts(rule, 'Well, {"x": 1}\n<tool_call>\n' + right)
+    assert bench.accepts(rule, "No call at all.")
+    wrong = right.replace('"days": 3', '"days": "three"')
+    assert not bench.accepts(rule, "Well.\n<tool_call>\n" + wrong)
+
+
+HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>")
+
+
+def test_harmony_answers_on_its_final_channel_after_its_thoughts() -> None:
+    harmony = Bench("<|channel|>analysis", HARMONY, ())
+    thoughts = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    final = f"<|channel|>final<|message|>{ANSWER}"
+    assert harmony.accepts(JsonSchema(PERSON), thoughts + final)
+    assert harmony.accepts(JsonSchema(PERSON), final)
+    assert not harmony.accepts(JsonSchema(PERSON), thoughts + final.replace("cat", "cow"))
+
+
+def test_harmony_calls_the_tool_that_is_forced() -> None:
+    harmony = Bench("<|channel|>analysis", HARMONY, ())
+    call = (
+        "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+        '{"city": "Rome", "days": 3}'
+    )
+    assert harmony.accepts(ForcedCall(TOOLS), call)
+    assert not harmony.accepts(ForcedCall(TOOLS), call.replace("get_weather", "get_rich"))
+    assert harmony.accepts(StrictCalls(TOOLS), call)
+    assert not harmony.accepts(StrictCalls(TOOLS), call.replace("3", '"3"'))
+
+
+# What the grammar of each family lets through for one call of get_weather.
+Q = '{"city": "Rome", "days": 3}'
+CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "hermes": (f'<tool_call>\n{{"name": "get_weather", "arguments": {Q}}}\n</tool_call>', ()),
+    "qwen": (
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n"
+        "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+        (),
+    ),
+    "glm": (
+        "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Rome</arg_value>"
+        "<arg_key>days</arg_key><arg_value>3</arg_value></tool_call>",
+        ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    ),
+    "longcat": (
+        "<longcat_tool_call>get_weather<longcat_arg_key>city</longcat_arg_key>"
+        "<longcat_arg_value>Rome</longcat_arg_value><longcat_arg_key>days</longcat_arg_key>"
+        "<longcat_arg_value>3</longcat_arg_value></longcat_tool_call>",
+        (),
+    ),
+    "mistral": (f'[TOOL_CALLS] [{{"name": "get_weather", "arguments": {Q}}}]', ("[TOOL_CALLS]",)),
+    "gemma4": (
+        '<|tool_call>call:get_weather{city:<|"|>Rome<|"|>,days:3}<tool_call|>',
+        ("<|tool_call>", "<tool_call|>", '<|"|>'),
+    ),
+    "function_gemma": (
+        "<start_function_call>call:get_weather{city:<escape>Rome<escape>,days:3}"
+        "<end_function_call>",
+        ("<start_function_call>", "<end_function_call>", "<escape>"),
+    ),
+    "pythonic": (
+        '<|tool_call_start|>[get_weather(city="Rome", days=3)]<|tool_call_end|>',
+        ("<|tool_call_start|>", "<|tool_call_end|>"),
+    ),
+    "kimi_k2": (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+        f"<|tool_call_argument_begin|>{Q}<|tool_call_end|><|tool_calls_section_end|>",
+        ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
+         "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+    ),
+    "kimi_k3": (
+        '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>'
+        '<|open|>argument key="city" type="string"<|sep|>Rome<|close|>argument<|sep|>'
+        '<|open|>argument key="days" type="integer"<|sep|>3<|close|>argument<|sep|>'
+        "<|close|>call<|sep|><|close|>tools<|sep|>",
+        ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
+    ),
+    "deepseek": (
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"  # noqa: RUF001
+        f"{Q}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",  # noqa: RUF001
+        (),
+    ),
+    "dsml": (
+        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n'  # noqa: RUF001
+        '<｜DSML｜parameter name="city" string="true">Rome</｜DSML｜parameter>\n'  # noqa: RUF001
+        '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'  # noqa: RUF001
+        "</｜DSML｜invoke>\n</｜DSML｜tool_calls>",  # noqa: RUF001
+        (),
+    ),
+    "minimax": (
+        '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Rome</parameter>\n'
+        '<parameter name="days">3</parameter>\n</invoke>\n</minimax:tool_call>',
+        (),
+    ),
+    "minicpm": (
+        '<function name="get_weather"><param name="city">Rome</param><param name="days">3</param>'
+        "</function>",
+        (),
+    ),
+    "llama3": (f'{{"name": "get_weather", "parameters": {Q}}}', ("<|python_tag|>",)),
+    "llama4": ('[get_weather(city="Rome", days=3)]', ("<|python_start|>", "<|python_end|>")),
+    "nemotron": (f'<TOOLCALL>[{{"name": "get_weather", "arguments": {Q}}}]</TOOLCALL>', ()),
+    "cohere": (
+        f'<|START_ACTION|>[{{"tool_name": "get_weather", "parameters": {Q}}}]<|END_ACTION|>',
+        ("<|START_ACTION|>", "<|END_ACTION|>"),
+    ),
+    "granite": (f'<|tool_call|>[{{"name": "get_weather", "arguments": {Q}}}]', ("<|tool_call|>",)),
+}  # fmt: skip
+SIGNS: dict[str, str] = {
+    "hermes": "<tool_call>", "qwen": "<function=", "glm": "<arg_key>", "mistral": "[TOOL_CALLS]",
+    "deepseek": "<｜tool▁calls▁begin｜>", "dsml": "<｜DSML｜tool_calls>",  # noqa: RUF001
+}  # fmt: skip
+
+
+def bench_of(family: str) -> Bench:
+    text, special = CALLS[family]
+    added = ("<tool_call>", "</tool_call>") if family in ("hermes", "qwen", "glm") else ()
+    return Bench(SIGNS.get(family, text), (*special, "</s>"), added)
+
+
+@pytest.mark.parametrize("family", CALLS)
+def test_a_forced_call_in_the_familys_own_words_is_allowed_and_reads_back(family: str) -> None:
+    text, _ = CALLS[family]
+    made = bench_of(family)
+    assert made.format.name == family
+    assert made.follow(made.compiler.start(ForcedCall(TOOLS), thinks=False), text) is None
+    parser = OutputParser(
+        made.texts, OutputOptions(tools=TOOLS, tool_mode=ToolMode.FORCED), made.format
+    )
+    answer = Answer()
+    for token_id in made.ids(text):
+        answer.add(parser.push(token_id))
+    answer.add(parser.finish(FinishReason.STOP))
+    assert [(c[1], json.loads(c[2])) for c in answer.calls] == [
+        ("get_weather", {"city": "Rome", "days": 3})
+    ]
+    assert answer.content == ""
+
+
+@pytest.mark.parametrize("family", CALLS)
+def test_a_forced_call_with_arguments_the_schema_forbids_is_refused(family: str) -> None:
+    text, _ = CALLS[family]
+    made = bench_of(family)
+    assert not made.accepts(ForcedCall(TOOLS), text.replace("3", "three"))
+    assert not made.accepts(ForcedCall(TOOLS), text.replace("get_weather", "get_rich"))
+    assert not made.accepts(ForcedCall(TOOLS), "Let me think about it.")
+
+
+def test_the_versions_of_mistral_and_deepseek_are_told_apart() -> None:
+    assert syntax_of("mistral", "", {"[ARGS]": 1}).separator == "[TOOL_CALLS]"
+    assert syntax_of("mistral", "", {}).separator == ", "
+    old = "function<｜tool▁sep｜>"  # noqa: RUF001
+    assert syntax_of("deepseek", old, {}) is not syntax_of("deepseek", "", {})
+
+
+def test_only_one_call_is_allowed_where_parallel_calls_are_off(bench: Bench) -> None:
+    call = CALLS["hermes"][0]
+    assert bench.accepts(ForcedCall(TOOLS), f"{call}\n{call}")
+    assert not bench.accepts(ForcedCall(TOOLS, parallel=False), f"{call}\n{call}")
+
+
+def test_a_mask_costs_well_under_a_millisecond(bench: Bench) -> None:
+    ids, spent = bench.ids(ANSWER), []
+    row = np.zeros(bench.compiler.mask_width, np.int32)
+    for _ in range(20):
+        constraint = bench.compiler.start(JsonSchema(PERSON), thinks=False)
+        for token_id in ids:
+            start = time.perf_counter()
+            constraint.mask(row)
+            spent.append(time.perf_counter() - start)
+            constraint.advance(token_id)
+    assert float(np.median(spent)) < 1e-3
+
+
+def test_masked_logits_keep_only_what_is_allowed(bench: Bench) -> None:
+    import mlx.core as mx
+
+    from swiftlm_engine.text.masking import apply_mask
+
+    rows = np.zeros((2, bench.compiler.mask_width), np.int32)
+    constraint = bench.compiler.start(Choice(("yes", "no")), thinks=False)
+    constraint.mask(rows[0])
+    rows[1] = -1  # everything
+    logits = mx.random.normal((2, bench.size))
+    masked = np.array(apply_mask(logits, rows))
+    allowed = bench.allowed(bench.compiler.start(Choice(("yes", "no")), thinks=False))
+    assert set(np.flatnonzero(np.isfinite(masked[0])).tolist()) == allowed
+    assert np.array_equal(masked[1], np.array(logits)[1])
