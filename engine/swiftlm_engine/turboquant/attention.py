@@ -69,7 +69,7 @@ def _exact_part(kv: SequenceKV, q: mx.array, visible: mx.array) -> Partial:
 def _pages_part(kv: SequenceKV, q: mx.array) -> Partial:
     turned = kv.codec.rotation.forward(q * kv.equaliser.astype(mx.float32)[:, None])
     offsets = q @ kv.means.astype(mx.float32).swapaxes(-1, -2)  # (H, R, S): q.mu per segment
-    total = None
+    total: Partial | None = None
     for start in range(0, kv.num_pages, BLOCK_PAGES):
         stop = min(start + BLOCK_PAGES, kv.num_pages)
         pages = kv.page_range(start, stop)
@@ -79,6 +79,7 @@ def _pages_part(kv: SequenceKV, q: mx.array) -> Partial:
         )
         part = _partial(logits + offsets[..., segments], kv.codec.decode_values(pages))
         total = part if total is None else total.merge(part)
+    assert total is not None
     return total
 
 

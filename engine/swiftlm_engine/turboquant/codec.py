@@ -55,9 +55,7 @@ class Codec:
         self.head_dim = head_dim
         self.order = order
         self.rotation: Rotation = rotation(head_dim)
-        self.second_rotation: Rotation | None = (
-            rotation(head_dim, QJL_SEED) if format.key_code is KeyCode.QJL_3_1 else None
-        )
+        self.second_rotation: Rotation = rotation(head_dim, QJL_SEED)  # of the QJL code alone
 
     def encode(self, keys: mx.array, values: mx.array) -> Pages:
         """(H, T, d) smoothed keys and values, T a multiple of 64 -> pages."""

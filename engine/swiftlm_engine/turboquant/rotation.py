@@ -21,8 +21,8 @@ class Rotation:
     def __init__(self, head_dim: int, seed: int = 42) -> None:
         self.head_dim = head_dim
         fast = head_dim & (head_dim - 1) == 0
-        self.signs = mx.array(sign_arrays(head_dim, seed)) if fast else None
-        self.matrix = None if fast else mx.array(dense_rotation(head_dim, seed))
+        self.signs: mx.array = mx.array(sign_arrays(head_dim, seed)) if fast else None
+        self.matrix: mx.array = None if fast else mx.array(dense_rotation(head_dim, seed))
 
     def forward(self, x: mx.array) -> mx.array:
         if self.signs is None:

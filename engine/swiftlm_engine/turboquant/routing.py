@@ -72,5 +72,6 @@ def _modules_with_attention(model: nn.Module) -> Iterator[ModuleType]:
         for kind in type(part).__mro__:
             module = sys.modules.get(kind.__module__)
             found = getattr(module, _NAME, None)
-            if found is base.scaled_dot_product_attention or isinstance(found, _Routed):
+            known = found is base.scaled_dot_product_attention or isinstance(found, _Routed)
+            if module is not None and known:
                 yield module

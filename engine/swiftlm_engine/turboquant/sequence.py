@@ -41,11 +41,12 @@ class SequenceKV:
     codec: Codec
     num_exact: int = 0
     num_pages: int = 0
-    exact_keys: mx.array | None = None  # (H, capacity, d) in the model's dtype
-    exact_values: mx.array | None = None
+    # Arrays are None while there is nothing to hold: no tokens, no pages.
+    exact_keys: mx.array = None  # (H, capacity, d) in the model's dtype
+    exact_values: mx.array = None
     pages: Pages | None = None  # capacity may exceed num_pages
-    means: mx.array | None = None  # (H, S, d) fp16
-    equaliser: mx.array | None = None  # (H, d) fp16
+    means: mx.array = None  # (H, S, d) fp16
+    equaliser: mx.array = None  # (H, d) fp16
 
     @property
     def num_tokens(self) -> int:
@@ -54,6 +55,12 @@ class SequenceKV:
     @property
     def num_segments(self) -> int:
         return -(-self.num_pages // SEGMENT_PAGES)
+
+    @property
+    def held_pages(self) -> Pages:
+        """The pages of a sequence that has some."""
+        assert self.pages is not None
+        return self.pages
 
     def arrays(self) -> list[mx.array | None]:
         pages = (None,) * 4 if self.pages is None else self.pages.arrays()
@@ -120,7 +127,7 @@ class SequenceKV:
         return keys, self.codec.rotation.inverse(self.codec.decode_values(pages))
 
     def page_range(self, start: int, stop: int) -> Pages:
-        return Pages(*(a[:, start:stop] for a in self.pages.arrays()))
+        return Pages(*(a[:, start:stop] for a in self.held_pages.arrays()))
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         """Everything, expanded, as (H, N, d) in the model's dtype."""

@@ -100,7 +100,7 @@ class KernelBackend:
         kernel = self._kernel(EXPAND, kv.codec, 1.0)
         keys, values = kernel(
             inputs=[
-                *kv.pages.arrays(),
+                *kv.held_pages.arrays(),
                 kv.means,
                 kv.equaliser,
                 kv.exact_keys,
@@ -128,7 +128,7 @@ class KernelBackend:
         groups = heads * shape.blocks
         splits = self._splits(kv.num_pages, groups, shape.warps)
         pages = self._kernel(text, kv.codec, scale)(
-            inputs=[query, *kv.pages.arrays(), kv.means, equaliser, self._count(kv.num_pages)],
+            inputs=[query, *kv.held_pages.arrays(), kv.means, equaliser, self._count(kv.num_pages)],
             template=self._template(text, shape),
             **_partials(groups, splits, shape.group, dim, shape.warps),
         )
