@@ -50,7 +50,7 @@ class EngineHarness:
         try:
             self.session: Session = opening.result(120)
         except BaseException:
-            self._stop()
+            self.mlx.stop(10)
             raise
         self.mlx.call(self.mlx.drive, self.session).result(5)
 
@@ -59,17 +59,7 @@ class EngineHarness:
 
     def __exit__(self, *_: object) -> None:
         self.session.prefix.close()
-        self._stop()
-
-    def _stop(self) -> None:
-        """Waits for the thread's end in the kernel too: MLX's destructors for it want the
-        interpreter's lock, and a test run that ends meanwhile aborts."""
-        thread = self.mlx._thread
         self.mlx.stop(10)
-        task = Path(f"/proc/self/task/{thread.native_id}")
-        deadline = time.monotonic() + 5
-        while task.exists() and time.monotonic() < deadline:
-            time.sleep(0.001)
 
     def submit(self, *jobs: GenerateJob) -> None:
         for job in jobs:

@@ -41,6 +41,7 @@ class MlxThread:
         self._on_death = on_death
         self._steps: Steps | None = None
         self._stopping = False
+        self._ended = threading.Event()
         self.last_step_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="mlx", daemon=True)
         self._thread.start()
@@ -76,10 +77,13 @@ class MlxThread:
         self._calls.put(run)
 
     def stop(self, timeout_s: float) -> bool:
-        """Ends the loop behind all calls made so far; False when it did not come back in time."""
+        """Ends the loop behind all calls made so far; False when it did not come back in time.
+
+        The thread itself stays, parked: MLX's thread-local state is torn down without the
+        interpreter's lock, and a thread that ended crashed the process in one run of many.
+        """
         self._calls.put(self._end)
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._ended.wait(timeout_s)
 
     def _end(self) -> None:
         self._stopping = True
@@ -99,6 +103,9 @@ class MlxThread:
         except BaseException as error:
             log.critical("the step loop died", exc_info=True)
             self._on_death(error)
+        self._steps = None
+        self._ended.set()
+        threading.Event().wait()
 
     def _turn(self) -> None:
         steps = self._steps
