@@ -83,6 +83,11 @@ class AnswerFormat:
         return "harmony" if self.harmony else self.family.name
 
     @property
+    def call_family(self) -> str:
+        """The family whose calls the model was asked to write."""
+        return HERMES.name if self._plain_tools else self.family.name
+
+    @property
     def reasons(self) -> bool:
         """The template knows thoughts."""
         return self._reasons

@@ -272,7 +272,7 @@ class ConstraintCompiler:
 
     @property
     def _syntax(self) -> CallSyntax:
-        return syntax_of(self._format.family.name, self._template, self._vocabulary)
+        return syntax_of(self._format.call_family, self._template, self._vocabulary)
 
     def _prelude(self, opening: str, thinks: bool) -> Prelude | None:
         if self._format.harmony:

@@ -294,8 +294,9 @@ CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
         (),
     ),
     "minimax": (
-        '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Rome</parameter>\n'
-        '<parameter name="days">3</parameter>\n</invoke>\n</minimax:tool_call>',
+        '<minimax:tool_call>\n<invoke name="get_weather">\n'
+        '<parameter name="city">Rome</parameter>\n<parameter name="days">3</parameter>\n'
+        "</invoke>\n</minimax:tool_call>",
         (),
     ),
     "minicpm": (

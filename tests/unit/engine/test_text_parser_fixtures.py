@@ -9,8 +9,7 @@ from canitoolcall.results import Observation, ParsedToolCall, ParseResult, Statu
 from parser_fixtures import Answer, Case, cases, parse, pieces_of
 
 CASES = cases()
-# Fixtures that expect what is wrong, each with the reason.
-WRONG: dict[str, str] = {}
+FAMILIES = load_families()
 
 
 def result(answer: Answer) -> ParseResult:
@@ -20,7 +19,7 @@ def result(answer: Answer) -> ParseResult:
 
 def observe(case: Case) -> Observation:
     whole = parse(case, [case.marked_text], stream_arguments=False)[0]
-    chunkings = {f"rand:{n}:8": pieces_of(case.marked_text, 8, n) for n in range(1, 4)}
+    chunkings = {f"rand:{n}:8": pieces_of(case.marked_text, 8, n) for n in (1, 2)}
     chunkings["token"] = pieces_of(case.marked_text, 1)
     streams = {k: result(parse(case, v, stream_arguments=False)[0]) for k, v in chunkings.items()}
     return Observation(result(whole), streams)
@@ -30,10 +29,10 @@ def test_all_fixtures_are_here() -> None:
     assert len(CASES) == 469
 
 
-@pytest.mark.parametrize("name", [n for n in CASES if n not in WRONG])
+@pytest.mark.parametrize("name", CASES)
 def test_the_fixture_parses_as_it_should(name: str) -> None:
     case = CASES[name]
-    rows = run_checks(case.fixture, load_families()[case.fixture.family], observe(case))
+    rows = run_checks(case.fixture, FAMILIES[case.fixture.family], observe(case))
     worst = case_status(rows)
     failures = [r for r in rows if r.status is worst]
     assert worst in (Status.PASS, Status.SOFT_PASS), failures[:3]
@@ -48,7 +47,7 @@ def visible(answer: Answer) -> tuple[str, str, list[list[str]]]:
 def test_streamed_arguments_do_not_depend_on_the_pieces(name: str) -> None:
     case = CASES[name]
     whole = visible(parse(case, [case.marked_text])[0])
-    for longest, seed in ((1, 0), (5, 1), (20, 2)):
+    for longest, seed in ((2, 0), (20, 1)):
         pieces = pieces_of(case.marked_text, longest, seed)
         assert visible(parse(case, pieces)[0]) == whole
 
