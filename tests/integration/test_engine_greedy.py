@@ -7,9 +7,10 @@ import pytest
 from engine_harness import EngineHarness
 from mlx_lm.generate import generate_step
 from mlx_lm.utils import load
+from tiny_models import NAMES, make_model
+
 from swiftlm_engine.generation import EndReason, GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
-from tiny_models import NAMES, make_model
 
 GREEDY = SamplingSettings(temperature=0.0)
 PROMPTS = (
