@@ -12,6 +12,7 @@ import faulthandler
 import logging
 import os
 import resource
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ import uvloop
 from swiftlm_proto.exit_codes import DaemonExit
 from swiftlm_proto.paths import Paths, locate
 from swiftlmd import logs
+from swiftlmd.activation import inherited_socket
 from swiftlmd.admin_socket import NotOurs, SocketInUse, bound_socket, private_folder
 from swiftlmd.breaker import Breaker
 from swiftlmd.config import command as config_command
@@ -98,7 +100,7 @@ def _serve(
             record_fatal(paths.fatal_file, DaemonExit.CRASH, reason)
             return DaemonExit.STAY_DOWN
         http = stack.enter_context(bind_port(settings.http_host, settings.http_port))
-        admin = stack.enter_context(bound_socket(paths.admin_socket))
+        admin = _admin_socket(stack, paths)
         engine_sockets = paths.engine_socket(0).parent
         private_folder(engine_sockets)
         remove_stale_sockets(engine_sockets)
@@ -117,6 +119,14 @@ def _serve(
         uvloop.run(_run(given))
         log.info("stopped")
     return DaemonExit.STAY_DOWN
+
+
+def _admin_socket(stack: ExitStack, paths: Paths) -> socket.socket:
+    """The supervisor's, where it holds one for us; else our own."""
+    inherited = inherited_socket(os.environ)
+    if inherited is not None:
+        return stack.enter_context(inherited)
+    return stack.enter_context(bound_socket(paths.admin_socket))
 
 
 @contextmanager

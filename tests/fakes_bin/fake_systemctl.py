@@ -73,7 +73,7 @@ class Systemctl:
         actions = {
             "show-environment": lambda: self.out.append(f"HOME={self.home}"),
             "daemon-reload": self.daemon_reload,
-            "enable": lambda: self.enable(units[0]),
+            "enable": lambda: self.enable(units[0], "--now" in options),
             "disable": lambda: self.disable(units[0], "--now" in options),
             "start": lambda: self.start(units[0], block),
             "stop": lambda: self.stop(units[0]),
@@ -96,7 +96,7 @@ class Systemctl:
         place.mkdir(exist_ok=True)
         for old in place.iterdir():
             old.unlink()
-        for path in self.units.glob("*.service"):
+        for path in (*self.units.glob("*.service"), *self.units.glob("*.socket")):
             supervision.write(place / path.name, read_unit(path))
 
     def require(self, unit: str) -> dict[str, list[str]]:
@@ -113,12 +113,14 @@ class Systemctl:
     def status(self, unit: str) -> supervision.Status | None:
         return supervision.read_status(self.folder(unit))
 
-    def enable(self, unit: str) -> None:
+    def enable(self, unit: str, now: bool) -> None:
         self.require(unit)
         self.wants.mkdir(parents=True, exist_ok=True)
         link = self.wants / unit
         if not link.is_symlink():
             link.symlink_to(self.units / unit)
+        if now:
+            self.start(unit, block=True)
 
     def disable(self, unit: str, now: bool) -> None:
         if not (self.units / unit).exists():
@@ -189,8 +191,10 @@ class Systemctl:
             for word in shlex.split(plain(line)):
                 name, _, value = word.partition("=")
                 env[name] = value
+        # A socket unit is played by a process that only stays: nobody is activated by it here.
+        command = plain(last("ExecStart")) or "/bin/sleep 600"
         return supervision.Spec(
-            argv=[word.replace("$$", "$") for word in shlex.split(plain(last("ExecStart")))],
+            argv=[word.replace("$$", "$") for word in shlex.split(command)],
             env=env,
             cwd=plain(last("WorkingDirectory", "/")),
             log=str(self.root / "journal.log"),

@@ -17,9 +17,9 @@ from fakes_bin.control import FakeSystemd, Script, eventually
 from swiftlm_proto.exit_codes import CtlExit
 from swiftlmctl.errors import CtlError
 from swiftlmctl.service import Phase
-from swiftlmctl.service.job import UNIT, Job
+from swiftlmctl.service.job import SOCKET_UNIT, UNIT, Job
 from swiftlmctl.service.systemd import SystemdUnit
-from swiftlmctl.service.unit import unit_text
+from swiftlmctl.service.unit import socket_text, unit_text
 
 
 class Box:
@@ -134,6 +134,16 @@ def test_uninstall_removes_the_unit_and_its_link(box: Box) -> None:
     assert box.unit.uninstall() == []
 
 
+def test_socket_unit_comes_and_goes_with_the_option(box: Box) -> None:
+    path = box.home / ".config/systemd/user/swiftlmd.socket"
+    held = Job(box.job.arguments, box.home, box.job.log, control_socket=box.home / "ctl.sock")
+    assert box.unit.install(held) == [path.with_name(UNIT), path]
+    assert "FileDescriptorName=control" in path.read_text()
+    assert box.unit.install(held) == []
+    box.unit.install(box.job)
+    assert not path.exists()
+
+
 def test_verbs_before_installation_say_so(box: Box) -> None:
     for verb in (box.unit.start, box.unit.stop, box.unit.enable, box.unit.disable):
         with pytest.raises(CtlError, match="not installed") as caught:
@@ -143,11 +153,12 @@ def test_verbs_before_installation_say_so(box: Box) -> None:
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd here")
 def test_systemd_itself_accepts_the_unit(box: Box, tmp_path: Path) -> None:
-    place = tmp_path / UNIT
-    box.home.mkdir(exist_ok=True)
+    place, beside = tmp_path / UNIT, tmp_path / SOCKET_UNIT
     place.write_text(unit_text(box.job))
+    held = Job(box.job.arguments, box.home, box.job.log, control_socket=box.home / "ctl.sock")
+    beside.write_text(socket_text(held))
     done = subprocess.run(
-        ["systemd-analyze", "--user", "verify", str(place)],
+        ["systemd-analyze", "--user", "verify", str(place), str(beside)],
         env={"XDG_RUNTIME_DIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(box.home)},
         capture_output=True,
         text=True,

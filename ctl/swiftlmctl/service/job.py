@@ -12,6 +12,7 @@ from swiftlm_proto.paths import Paths
 # Never to be renamed: launchd keeps orphaned records under an old label.
 LABEL = "io.github.swiftlm.swiftlmd"
 UNIT = "swiftlmd.service"
+SOCKET_UNIT = "swiftlmd.socket"
 # Whoever writes to stderr before or outside our own logging ends up here.
 STDERR_LOG = "launchd.log"
 

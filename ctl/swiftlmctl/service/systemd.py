@@ -9,8 +9,8 @@ from swiftlmctl.errors import CtlError
 from swiftlmctl.service.base import Phase, ServiceState
 from swiftlmctl.service.commands import Reply, Run, run
 from swiftlmctl.service.files import write_if_changed
-from swiftlmctl.service.job import UNIT, Job
-from swiftlmctl.service.unit import unit_text
+from swiftlmctl.service.job import SOCKET_UNIT, UNIT, Job
+from swiftlmctl.service.unit import socket_text, unit_text
 
 _PROPERTIES = (
     "LoadState",
@@ -39,25 +39,33 @@ class SystemdUnit:
 
     def __init__(self, units: Path, *, run: Run = run) -> None:
         self._unit = units / UNIT
+        self._socket = units / SOCKET_UNIT
         self._run = run
 
     def install(self, job: Job) -> list[Path]:
         job.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        changed = write_if_changed(self._unit, unit_text(job).encode())
+        changed = [self._unit] if write_if_changed(self._unit, unit_text(job).encode()) else []
+        if job.control_socket is None:
+            self._remove_socket()
+        elif write_if_changed(self._socket, socket_text(job).encode()):
+            changed.append(self._socket)
         if changed:
             self._expect("daemon-reload")
         self._expect("enable", UNIT)
-        return [self._unit] if changed else []
+        if job.control_socket is not None:
+            self._hold_socket()
+        return changed
 
     def uninstall(self) -> list[Path]:
         if not self._unit.exists():
             return []
+        removed = self._remove_socket()
         # Both fail on a unit that systemd has not read; the file goes in any case.
         self._systemctl("disable", "--now", UNIT)
         self._unit.unlink()
         self._expect("daemon-reload")
         self._systemctl("reset-failed", UNIT)
-        return [self._unit]
+        return [self._unit, *removed]
 
     def start(self) -> None:
         self._require_installed()
@@ -103,8 +111,21 @@ class SystemdUnit:
             detail=_detail(fields),
         )
 
-    def _show(self) -> dict[str, str]:
-        reply = self._systemctl("show", UNIT, f"--property={','.join(_PROPERTIES)}")
+    def _hold_socket(self) -> None:
+        """systemd refuses the socket while a daemon serves one of its own."""
+        if self._show(SOCKET_UNIT).get("ActiveState") != "active":
+            self._systemctl("stop", UNIT)
+        self._expect("enable", "--now", SOCKET_UNIT)
+
+    def _remove_socket(self) -> list[Path]:
+        if not self._socket.exists():
+            return []
+        self._systemctl("disable", "--now", SOCKET_UNIT)
+        self._socket.unlink()
+        return [self._socket]
+
+    def _show(self, unit: str = UNIT) -> dict[str, str]:
+        reply = self._systemctl("show", unit, f"--property={','.join(_PROPERTIES)}")
         lines = (line.partition("=") for line in reply.out.splitlines())
         return {name: value for name, equals, value in lines if equals}
 

@@ -44,6 +44,26 @@ def unit_text(job: Job) -> str:
     return "\n".join(lines)
 
 
+def socket_text(job: Job) -> str:
+    """The unit that holds the admin socket, where the daemon's clients look for it."""
+    return "\n".join(
+        [
+            "[Unit]",
+            "Description=swiftlm, the socket for administration",
+            "",
+            "[Socket]",
+            f"ListenStream={_escaped(str(job.control_socket))}",
+            "SocketMode=0600",
+            "DirectoryMode=0700",
+            "FileDescriptorName=control",
+            "",
+            "[Install]",
+            "WantedBy=sockets.target",
+            "",
+        ]
+    )
+
+
 def _environment(job: Job) -> list[str]:
     known = [name for name in _ENVIRONMENT if name in job.places]
     return [f"Environment={_quoted(f'{name}={job.places[name]}')}" for name in known]
