@@ -61,11 +61,15 @@ def main() -> int:
         ids = tokenizer.encode(path.read_text(errors="replace"))
         for tokens in options.tokens:
             costs += measure_text(model, name, ids[:tokens], options.formats)
-    options.out.mkdir(parents=True, exist_ok=True)
-    record = {"model": folder.name, "chunk": CHUNK, "costs": [asdict(c) for c in costs]}
-    target = options.out / f"kv_quality-{folder.name}.json"
-    target.write_text(json.dumps(record, indent=1))
+            write(options.out / f"kv_quality-{folder.name}.json", folder.name, costs)
     return 0
+
+
+def write(target: Path, model: str, costs: list[Cost]) -> None:
+    """After every text: a run of many minutes that is stopped keeps what it had."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    record = {"model": model, "chunk": CHUNK, "costs": [asdict(c) for c in costs]}
+    target.write_text(json.dumps(record, indent=1))
 
 
 def measure_text(model: nn.Module, name: str, ids: list[int], formats: list[str]) -> list[Cost]:
