@@ -137,7 +137,9 @@ class AnswerFormat:
 
     def finder(self, tools: Sequence[ToolSpec]) -> FindBlock:
         """Finds the calls that a rendered prompt of this model spells."""
-        return find_harmony_block if self.harmony else block_finder(self._starts, tools)
+        if self.harmony:
+            return find_harmony_block
+        return block_finder(lambda calls: self._starts(calls) | self.family.bare(calls), tools)
 
     def _harmony_markers(self) -> HarmonyMarkers:
         mark = self.mark

@@ -11,8 +11,11 @@ from swiftlm_engine.text.reader import Start
 from swiftlm_engine.text.replay import Block, FindBlock
 from swiftlm_engine.text.tools.families import CallContext, call_context
 
+# From behind the role to the end of the arguments; alone, such a text is a call too.
 HARMONY_CALL = re.compile(
-    r"<\|start\|>assistant([^{}]*?to=functions\.([\w.-]+)[^{}]*?<\|message\|>)(.*?)<\|call\|>",
+    r"(?:<\|start\|>assistant|^)"
+    r"((?:(?!<\|start\|>)[^{}])*?to=functions\.([\w.-]+)[^{}]*?<\|message\|>)"
+    r"(.*?)(?:<\|call\|>|$)",
     re.DOTALL,
 )
 

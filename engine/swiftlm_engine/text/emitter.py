@@ -50,6 +50,7 @@ class Emitter:
         self._shown_calls = 0
         self._held_space = ""  # white space of the content that a call would swallow
         self._held_lines = ""  # line breaks at the end of the thoughts so far
+        self._reasoning: list[str] = []  # shown as such
         self._thought = False
         self._answer_starts = False  # line breaks here belong to the markup before
         self._said = False  # content since the thoughts or the last block of calls
@@ -92,7 +93,8 @@ class Emitter:
             return
         tags = self._options.reasoning_tags
         if tags is None:
-            self._events.append(ReasoningDelta(unmarked(kept)))
+            self._reasoning.append(unmarked(kept))
+            self._events.append(ReasoningDelta(self._reasoning[-1]))
         else:
             self._say(kept if self._thought else f"{tags[0]}\n{kept}")
         self._thought = True
@@ -151,7 +153,8 @@ class Emitter:
     def end_block(self, raw: str) -> None:
         """A run of calls is over; `raw` is all the model wrote for it."""
         if self._block_ids:
-            self.raw_calls.append(RawCalls(tuple(self._block_ids), unmarked(raw), self._lead))
+            ids, thoughts = tuple(self._block_ids), "".join(self._reasoning)
+            self.raw_calls.append(RawCalls(ids, unmarked(raw), self._lead, thoughts))
         self._block_ids = []
         self._said = False
 

@@ -2,16 +2,19 @@
 
 A template spells a call its own way: other white space, other order of keys. Where the spelling
 differs from what the model once wrote, the prefix cache ends. So the raw text is remembered by
-the id of the call, and put in place of the rendering when that reads as the same calls.
+the id of the call, and put in place of the rendering when that reads as the same calls. So are
+the thoughts before it, which most clients cannot send back.
 """
 
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from threading import Lock
 
-from swiftlm_engine.text.messages import ToolCall
+from swiftlm_engine.text.messages import Message, ToolCall
+from swiftlm_engine.text.reasoning import TAGS
 
 MAX_BYTES = 16 * 2**20
 
@@ -21,15 +24,17 @@ class RawCalls:
     """One block of calls as the model wrote it, from its first marker to its last.
 
     `lead` is the white space that parted it from the content before; None without content.
+    `reasoning` is what the model thought before it called.
     """
 
     ids: tuple[str, ...]
     text: str
     lead: str | None = None
+    reasoning: str = ""
 
     @property
     def size(self) -> int:
-        return len(self.text) + sum(map(len, self.ids))
+        return len(self.text) + len(self.reasoning) + sum(map(len, self.ids))
 
 
 class RawCallMemory:
@@ -76,6 +81,24 @@ class Splice:
     start: int
     end: int
     text: str
+
+
+def with_thoughts(messages: Sequence[Message], memory: RawCallMemory) -> tuple[Message, ...]:
+    """The messages with the thoughts before each call, where a client has no place for them.
+
+    Templates show thoughts while a tool loop lasts, and models rely on them; without them the
+    prefix cache ends where they stood.
+    """
+    return tuple(map(partial(_with_thoughts, memory), messages))
+
+
+def _with_thoughts(memory: RawCallMemory, message: Message) -> Message:
+    if message.reasoning is not None or not message.tool_calls:
+        return message
+    raw = memory.recall(message.tool_calls[0].id)
+    if raw is None or not raw.reasoning or any(tags.closer in message.text for tags in TAGS):
+        return message
+    return replace(message, reasoning=raw.reasoning)
 
 
 # Finds the next block of calls at or after a position of a rendered prompt.

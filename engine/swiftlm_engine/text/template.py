@@ -16,7 +16,15 @@ from swiftlm_engine.text.jinja import TEMPLATE_ERRORS, Renderer
 from swiftlm_engine.text.messages import Chat, ToolSpec
 from swiftlm_engine.text.plain_tools import explain_tools, spell_calls
 from swiftlm_engine.text.reasoning import opened_by
-from swiftlm_engine.text.replay import FindBlock, RawCallMemory, Splice, apply, moved, splices
+from swiftlm_engine.text.replay import (
+    FindBlock,
+    RawCallMemory,
+    Splice,
+    apply,
+    moved,
+    splices,
+    with_thoughts,
+)
 from swiftlm_engine.text.turns import Turns, calls_of, is_system, variants, with_tool_names
 
 
@@ -91,12 +99,14 @@ class ChatTemplate:
             raise TemplateRefused("this model has no chat template; send a plain prompt instead")
         if not chat.messages:
             raise TemplateRefused("messages is empty")
+        if self._replay is not None:
+            messages = with_thoughts(chat.messages, self._replay.memory)
+            chat = replace(chat, messages=messages)
         drawn = self._first_faithful(chat)
         positions = self._boundaries.find(drawn.text, drawn.turns, _Draw(self._renderer, drawn))
         changes = self._changes(chat, drawn.text)
         encoded = self._encode(apply(drawn.text, changes))
-        answer = max((p.at for p in positions if p.is_turn), default=len(drawn.text))
-        opening = drawn.text[answer:]
+        opening = _opening(drawn, positions)
         return RenderedPrompt(
             encoded.token_ids,
             _token_counts(encoded, positions, changes),
@@ -198,6 +208,16 @@ def _token_counts(
     places = (moved(position.at, changes) for position in positions)
     counts = {encoded.tokens_before(place) for place in places if place is not None}
     return tuple(sorted(n for n in counts if 0 < n < len(encoded.token_ids)))
+
+
+def _opening(drawn: _Drawn, positions: Sequence[Position]) -> str:
+    """What the prompt has written of the answer."""
+    start = max((p.at for p in positions if p.is_turn), default=len(drawn.text))
+    if start < len(drawn.text):
+        return drawn.text[start:]
+    # The template does not tell a turn's end from the start of an answer.
+    last = drawn.turns[-1].text.strip()
+    return drawn.text[drawn.text.rfind(last) + len(last) :] if last else ""
 
 
 def _uses_tools(turns: Turns) -> Iterator[bool]:

@@ -278,6 +278,18 @@ def test_calls_go_back_into_the_prompt_as_the_model_wrote_them() -> None:
     assert any(text.endswith(f"{raw}<|im_end|>\n") for text in texts)
 
 
+def test_thoughts_before_a_call_come_back_for_a_client_that_cannot_send_them() -> None:
+    made = ModelText(tokenizer())
+    made.memory.remember([RawCalls((CALL.id,), "<tool_call>{}</tool_call>", None, "I must look.")])
+    question, call, _ = asked_and_answered()
+    chat = Chat((question, call))
+    assert "<think>\nI must look.\n</think>" in made.render(chat).text
+    inline = Message("assistant", (TextPart("<think>No.</think>"),), tool_calls=(CALL,))
+    assert "I must look." not in made.render(Chat((question, inline))).text
+    empty = Message("assistant", (TextPart(""),), reasoning="", tool_calls=(CALL,))
+    assert "I must look." not in made.render(Chat((question, empty))).text
+
+
 def test_a_call_the_client_changed_is_not_replayed() -> None:
     made = ModelText(tokenizer())
     raw = '<tool_call>{"name":"get_weather","arguments":{"city":"Paris"}}</tool_call>'
