@@ -33,4 +33,4 @@ python_for_venv() {
 system_packages
 [ -x "$venv/bin/python" ] || "$(python_for_venv)" -m venv "$venv"
 echo "installing locked packages into $venv"
-"$venv/bin/python" -m pip install -q --disable-pip-version-check --require-hashes -r locks/dev.txt
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes -r locks/dev.txt

@@ -105,7 +105,7 @@ async def serve(args: argparse.Namespace) -> float:
         target=read, args=(port, path, body, args.streams, args.idle)
     )
     child.start()
-    while len(backend._queues) < args.streams and child.is_alive():
+    while len(backend._queues) < args.streams and child.is_alive():  # noqa: ASYNC110 - another process
         await asyncio.sleep(0.005)
     started = time.process_time()
     await asyncio.to_thread(child.join)

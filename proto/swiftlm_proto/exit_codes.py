@@ -1,4 +1,4 @@
-"""Exit codes of the programs, as launchd, systemd and scripts read them (sysexits where they fit)."""
+"""Exit codes of the programs as launchd, systemd and scripts read them; sysexits where one fits."""
 
 from enum import IntEnum
 
