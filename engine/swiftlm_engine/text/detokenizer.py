@@ -11,7 +11,7 @@ import codecs
 import json
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from swiftlm_engine.text.marks import MARK, marked
 
@@ -72,14 +72,15 @@ class TokenTexts:
         return str(self.decode(list(token_ids), skip_special_tokens=False))
 
     def start(self) -> "Detokenizer":
-        return _ByteDetokenizer(self) if self.byte_level else _WindowDetokenizer(self)
+        return Detokenizer(self, _ByteDecoder(self) if self.byte_level else _WindowDecoder(self))
 
 
 class Detokenizer:
     """One sequence: `push` each token id in order, `flush` once at the end."""
 
-    def __init__(self, texts: TokenTexts) -> None:
+    def __init__(self, texts: TokenTexts, decoder: "_Decoder") -> None:
         self._texts = texts
+        self._decoder = decoder
 
     def push(self, token_id: int) -> str:
         control = self._texts.control_ids.get(token_id)
@@ -88,22 +89,25 @@ class Detokenizer:
         if token_id in self._texts.skipped_ids:
             return ""
         # A model that spells the noncharacter must not pass for a control token.
-        return self._take(token_id).replace(MARK, REPLACEMENT)
+        return self._decoder.take(token_id).replace(MARK, REPLACEMENT)
 
     def flush(self) -> str:
         """What is held back, half characters as U+FFFD."""
-        raise NotImplementedError
-
-    def _take(self, token_id: int) -> str:
-        raise NotImplementedError
+        return self._decoder.flush()
 
 
-class _ByteDetokenizer(Detokenizer):
+class _Decoder(Protocol):
+    def take(self, token_id: int) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+class _ByteDecoder:
     def __init__(self, texts: TokenTexts) -> None:
-        super().__init__(texts)
+        self._texts = texts
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def _take(self, token_id: int) -> str:
+    def take(self, token_id: int) -> str:
         return self._utf8.decode(self._texts.bytes_of(token_id))
 
     def flush(self) -> str:
@@ -112,16 +116,16 @@ class _ByteDetokenizer(Detokenizer):
         return rest
 
 
-class _WindowDetokenizer(Detokenizer):
+class _WindowDecoder:
     """The window is the last tokens shown (what follows may need them to decode) and those held."""
 
     def __init__(self, texts: TokenTexts) -> None:
-        super().__init__(texts)
+        self._texts = texts
         self._shown: list[int] = []
         self._shown_text = ""
         self._held: list[int] = []
 
-    def _take(self, token_id: int) -> str:
+    def take(self, token_id: int) -> str:
         self._held.append(token_id)
         text = self._decode(self._shown + self._held)
         if text.endswith(REPLACEMENT) and len(self._held) < MAX_HELD_TOKENS:

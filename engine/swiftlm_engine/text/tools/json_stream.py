@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+PLAIN = re.compile(r"[^\\\"'\x00-\x1f]+")
 WORDS = {"true": "true", "false": "false", "null": "null"}
 WORDS |= {"True": "true", "False": "false", "None": "null"}
 MAX_DEPTH = 128
@@ -59,17 +60,24 @@ class JsonStream:
         self._pending: list[str] = []
 
     def feed(self, text: str) -> list[Segment]:
-        for position, char in enumerate(text):
-            if self._quote:
-                self._in_string(char)
-            else:
-                self._outside(char)
-            if self.done or self.failed:
-                self.rest = text[position + 1 :]
-                break
+        position = 0
+        while position < len(text) and not self.done and not self.failed:
+            position = self._step(text, position)
+        self.rest = text[position:]
         self._cut_segment()
         segments, self._segments = self._segments, []
         return segments
+
+    def _step(self, text: str, position: int) -> int:
+        """One character further, or past all that is plain in a string."""
+        if not self._quote:
+            self._outside(text[position])
+            return position + 1
+        if self._escape is None and (run := PLAIN.match(text, position)):
+            self._write_string(run[0])
+            return run.end()
+        self._in_string(text[position])
+        return position + 1
 
     # -- strings
 
