@@ -37,6 +37,7 @@ ALLOWED = {
     "swiftlmd": {
         "aiohttp",
         "grpclib",
+        "betterproto2",  # messages as JSON, for the web page
         "uvloop",
         "psutil",
         "tomlkit",
