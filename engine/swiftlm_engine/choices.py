@@ -51,7 +51,7 @@ class ChoiceFactory:
             RowSampling(prepared.sampling, prompt.token_ids, self.vocab_size, index),
             top_logprobs=job.top_logprobs,
             constraint=prepared.constraints[index],
-            banned_ids=mx.array(sorted(ends)) if ends and job.min_tokens else None,
+            banned_ids=self._banned(ends) if job.min_tokens else None,
             min_tokens=job.min_tokens,
             end_ids=ends,
         )
@@ -67,6 +67,11 @@ class ChoiceFactory:
             thinking=prompt.thinking_open,
             echo_text=prepared.echo_text,
         )
+
+    def _banned(self, ends: frozenset[int]) -> mx.array | None:
+        # A configuration may name an end that the model has no logit for.
+        inside = sorted(token_id for token_id in ends if token_id < self.vocab_size)
+        return mx.array(inside) if inside else None
 
     def _boundaries(self, prompt: Rendered) -> tuple[int, ...]:
         if not self.needs_checkpoints:

@@ -6,7 +6,7 @@ tokenise, and decoding clients must not wait for it. Touches no array.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +64,10 @@ class Preparer:
         sampling = self._check_sampling(job)
         if not 1 <= job.n <= self.max_choices:
             raise _invalid("n", f"n is {job.n}; this model serves 1 to {self.max_choices} choices")
+        self._check_ids(job.stop_token_ids, "stop_token_ids")
         prompt = self._tokenise(job)
+        # A tokenizer may know more tokens than the model; MLX reads past the end without a word.
+        self._check_ids(prompt.token_ids, "prompt")
         room = self.context - len(prompt.token_ids)
         if room <= 0:
             raise EngineFault(
@@ -96,7 +99,7 @@ class Preparer:
             case Infill() as infill:
                 return Rendered(self._infill(infill))
             case ids:
-                return Rendered(self._not_empty(self._check_ids(list(ids))))
+                return Rendered(self._not_empty(list(ids)))
 
     def _not_empty(self, ids: list[int]) -> list[int]:
         if ids:
@@ -109,14 +112,13 @@ class Preparer:
             raise _invalid("prompt", "the prompt is empty and this model has no start token")
         return [start]
 
-    def _check_ids(self, ids: list[int]) -> list[int]:
+    def _check_ids(self, ids: Sequence[int], param: str) -> None:
         for token_id in ids:
             if not 0 <= token_id < self.vocab_size:
                 raise _invalid(
-                    "prompt",
+                    param,
                     f"token {token_id} is outside this model's vocabulary of {self.vocab_size}",
                 )
-        return ids
 
     def _infill(self, infill: Infill) -> list[int]:
         for prefix, suffix, middle in FILL_IN_THE_MIDDLE:

@@ -62,6 +62,10 @@ BAD_REQUESTS = {
         "logit_bias",
     ),
     "temperature below zero": (chat("x", sampling=m.Sampling(temperature=-1.0)), "temperature"),
+    "stop token outside the vocabulary": (
+        chat("x", stop_token_ids=[10**6], min_tokens=2),
+        "stop_token_ids",
+    ),
     "n above the limit": (chat("x", n=100), "n"),
     "max_tokens zero": (chat("x", max_tokens=0), "max_tokens"),
     "tool parameters that are no JSON": (
