@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
+import mlx.core as mx
 import pytest
 from engine_harness import EngineHarness
 from tiny_models import make_model
@@ -68,3 +70,41 @@ def test_many_requests_leave_no_rows_and_no_memory(folder):
         assert engine.session.runner.num_open == 0
         assert engine.session.prefix.nbytes <= 1 << 20
         engine.session.prefix.check_integrity()
+
+
+def test_five_hundred_requests_with_disconnects_give_all_memory_back(folder):
+    dice = random.Random(1)
+    with EngineHarness(folder, prefix_cache_bytes=1 << 20, max_queue=1000) as engine:
+        engine.run(*jobs(SETTINGS["greedy"]))
+        baseline = _active_memory(engine)
+        for start in range(0, 500, 50):
+            batch = [
+                GenerateJob(
+                    f"r{i}",
+                    "word " * dice.randint(1, 40),
+                    SETTINGS[dice.choice(sorted(SETTINGS))],
+                    max_tokens=dice.randint(1, 12),
+                    ignore_eos=True,
+                )
+                for i in range(start, start + 50)
+            ]
+            engine.submit(*batch)
+            for job in batch:
+                if dice.random() < 0.3:
+                    engine.abort(job.request_id)
+            answers = engine.collect(50)
+            assert all(answer.num_finished == 1 for answer in answers.values())
+        assert engine.session.runner.num_open == 0
+        assert not engine.session.engine.choices
+        assert _active_memory(engine) <= 1.02 * baseline
+
+
+def _active_memory(engine) -> int:
+    """Bytes that MLX holds when nothing runs and the prefix cache is empty."""
+
+    def measure() -> int:
+        engine.session.prefix.clear()
+        mx.synchronize()
+        return mx.get_active_memory()
+
+    return engine.mlx.call(measure).result(60)
