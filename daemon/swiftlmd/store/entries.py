@@ -51,6 +51,7 @@ class PullProgress:
     bytes_per_s: float = 0.0
     eta_s: float = 0.0
     detail: str = ""
+    model: str = ""  # with DONE: the name it is listed under now
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Pulls under way: one per model, any number of followers, ended by the last who leaves.
+"""Pulls under way: one per wish, any number of followers, ended by the last who leaves.
 
 Each job has one task that owns it; followers read the newest report and the end from it.
 """
@@ -11,9 +11,10 @@ from contextlib import aclosing
 
 from swiftlmd.store.entries import PullProgress, Stage
 from swiftlmd.store.errors import PullCancelled
+from swiftlmd.store.records import Wanted
 
 Report = Callable[[PullProgress], None]
-Work = Callable[[Report], Awaitable[None]]
+Work = Callable[[Report], Awaitable[str]]  # gives the name of the model that it made
 
 
 class Job:
@@ -28,8 +29,8 @@ class Job:
         self.task.add_done_callback(lambda _: self._changed.set())
 
     async def _run(self, work: Work) -> None:
-        await work(self._announce)
-        self._announce(PullProgress(Stage.DONE, detail=self.latest.detail))
+        model = await work(self._announce)
+        self._announce(PullProgress(Stage.DONE, detail=self.latest.detail, model=model))
 
     def _announce(self, report: PullProgress) -> None:
         self.latest = report
@@ -56,17 +57,17 @@ class Jobs:
     """The table of pulls. Lives on the event loop; no locks."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[Wanted, Job] = {}
 
     def running(self) -> list[Job]:
         return list(self._jobs.values())
 
-    async def follow(self, name: str, work: Work) -> AsyncGenerator[PullProgress, None]:
+    async def follow(self, wanted: Wanted, work: Work) -> AsyncGenerator[PullProgress, None]:
         """Start the pull, or join the one that runs; it stops when nobody follows it any more."""
-        job = self._jobs.get(name)
+        job = self._jobs.get(wanted)
         if job is None:
-            job = self._jobs[name] = Job(name, work)
-            job.task.add_done_callback(lambda _: self._jobs.pop(name, None))
+            job = self._jobs[wanted] = Job(wanted.name, work)
+            job.task.add_done_callback(lambda _: self._jobs.pop(wanted, None))
         job.followers += 1
         try:
             async with aclosing(job.follow()) as reports:
@@ -78,12 +79,11 @@ class Jobs:
                 await _stop(job)
 
     async def cancel(self, name: str) -> bool:
-        """Stop the pull for all its followers; False when there is none."""
-        job = self._jobs.get(name)
-        if job is None:
-            return False
-        await _stop(job)
-        return True
+        """Stop what is under way for a model, for all its followers; False when nothing is."""
+        jobs = [job for job in self.running() if job.name == name]
+        for job in jobs:
+            await _stop(job)
+        return bool(jobs)
 
     async def close(self) -> None:
         for job in self.running():

