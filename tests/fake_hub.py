@@ -31,7 +31,7 @@ from swiftlmd.store import StoreOptions
 
 LARGE = (".safetensors", ".gguf", ".bin", "tokenizer.model")
 _LARGE_BYTES = 10_000
-_RANGE = re.compile(r"bytes=(\d+)-")
+_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 _PIECE = 1 << 14
 
 
@@ -101,6 +101,15 @@ class Served:
     path: str
     start: int = 0
     sent: int = 0
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a request asks of a file."""
+
+    start: int
+    end: int
+    length: int
 
 
 class FakeHub:
@@ -202,30 +211,33 @@ class FakeHub:
         if isinstance(fault, Other):
             content = fault.content
             length = len(content) if fault.honest_length else length
+        end = length
         found = _RANGE.match(request.headers.get("Range", ""))
         if found and not isinstance(fault, IgnoreRange):
             served.start = int(found.group(1))
+            end = min(length, int(found.group(2) or length) + 1)
         if served.start >= length > 0:
             return web.Response(status=416, headers={"Content-Range": f"bytes */{length}"})
-        return await self._stream(request, served, content, length, headers, fault)
+        whole = Span(served.start, end, length)
+        return await self._stream(request, served, content, whole, headers, fault)
 
     async def _stream(
         self,
         request: web.Request,
         served: Served,
         content: bytes,
-        length: int,
+        span: Span,
         headers: dict[str, str],
         fault: Fault | None,
     ) -> web.StreamResponse:
-        partial = served.start > 0
+        partial = span.end - span.start < span.length
         response = web.StreamResponse(status=206 if partial else 200, headers=headers)
         response.headers["Accept-Ranges"] = "bytes"
-        response.content_length = length - served.start
+        response.content_length = span.end - span.start
         if partial:
-            response.headers["Content-Range"] = f"bytes {served.start}-{length - 1}/{length}"
+            response.headers["Content-Range"] = f"bytes {span.start}-{span.end - 1}/{span.length}"
         await response.prepare(request)
-        body = content[served.start :]
+        body = content[span.start : span.end]
         if isinstance(fault, Cut | Stall):
             body = body[: fault.after]
         for at in range(0, len(body), _PIECE):
@@ -299,6 +311,8 @@ def _card(name: str, repo: Repo) -> dict[str, Any]:
         "tags": ["safetensors", "license:apache-2.0"],
         "pipeline_tag": "text-generation",
         "cardData": {"license": "apache-2.0"},
+        "config": {"model_type": "llama", "quantization": {"bits": 4, "group_size": 64}},
+        "safetensors": {"parameters": {"U32": 1000, "F16": 500}, "total": 8500},
     }
 
 

@@ -19,6 +19,7 @@ _LINE_LIMIT = 1 << 20
 _KEPT_LINES = 20  # of a child's complaints, for the message when it fails
 
 Report = dict[str, Any]  # one JSON object from the child
+OnReport = Callable[[Report], object]
 
 
 class ChildFailed(Exception):
@@ -59,7 +60,7 @@ async def python(
 
 async def run(
     *args: str,
-    on_report: Callable[[Report], None],
+    on_report: OnReport,
     environ: Mapping[str, str],
     stdin: bytes = b"",
 ) -> None:

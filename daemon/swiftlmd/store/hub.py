@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from swiftlmd.store.options import StoreOptions
 log = logging.getLogger(__name__)
 
 _GRACE_S = 30.0  # the child gives up by itself; this is for one that hangs
+_QUESTION_S = 120.0
 _STATUS = {
     "gated": 403,
     "bad_token": 401,
@@ -49,12 +51,7 @@ class Fetched:
 async def fetch(request: Request, options: StoreOptions, report: Report) -> Fetched:
     """Raises PullFailed. Cancelling it kills the transfer; the bytes stay."""
     if options.hub_offline:
-        raise PullFailed(
-            f"'{request.repo}' is not on this machine and hub.offline (or HF_HUB_OFFLINE) is set; "
-            "unset it to fetch models",
-            code="offline",
-            status=_STATUS["offline"],
-        )
+        raise _offline(f"'{request.repo}' is not on this machine")
     reading = _Reading(request.repo, report)
     try:
         async with asyncio.timeout(options.patience_s + _GRACE_S) as watch:
@@ -76,6 +73,32 @@ async def fetch(request: Request, options: StoreOptions, report: Report) -> Fetc
         raise reading.failure(failed) from failed
     assert reading.fetched is not None, "the child ended well without its last line"
     return reading.fetched
+
+
+async def ask(
+    verb: str, request: Mapping[str, object], options: StoreOptions, take: child.OnReport
+) -> None:
+    """A short question to the hub (`search`, `outline`) in a process of its own."""
+    if options.hub_offline:
+        raise _offline("the hub cannot be asked")
+    errors: list[child.Report] = []
+
+    def sort(line: child.Report) -> None:
+        (errors.append if line.get("stage") == "error" else take)(line)
+
+    try:
+        async with asyncio.timeout(_QUESTION_S):
+            await child.run(
+                "-m",
+                f"swiftlmd.store.fetch.{verb}",
+                on_report=sort,
+                environ=_environment(options),
+                stdin=json.dumps(request).encode(),
+            )
+    except TimeoutError as error:
+        raise PullFailed(f"{options.endpoint} took too long to answer", code="stalled") from error
+    except child.ChildFailed as failed:
+        raise _told(errors) or _broke_off(f"the {verb}", failed) from failed
 
 
 def request_for(
@@ -130,14 +153,31 @@ class _Reading:
                 path, commit = Path(line["path"]), line["commit"]
                 self.fetched = Fetched(path, commit, self._licence, self._files, self._total)
             case "error":
-                status = _STATUS.get(line["reason"], 502)
-                self._error = PullFailed(line["message"], code=line["reason"], status=status)
+                self._error = _told([line])
 
     def failure(self, failed: child.ChildFailed) -> PullFailed:
-        if self._error is not None:
-            return self._error
-        log.error("fetching %s ended with status %s: %s", self._repo, failed.code, failed.complaint)
-        return PullFailed(f"the download of '{self._repo}' broke off (status {failed.code})")
+        return self._error or _broke_off(f"the download of '{self._repo}'", failed)
+
+
+def _told(errors: Sequence[child.Report]) -> PullFailed | None:
+    """The child's own explanation, if it gave one."""
+    for line in errors:
+        status = _STATUS.get(line["reason"], 502)
+        return PullFailed(line["message"], code=line["reason"], status=status)
+    return None
+
+
+def _broke_off(what: str, failed: child.ChildFailed) -> PullFailed:
+    log.error("%s ended with status %s: %s", what, failed.code, failed.complaint)
+    return PullFailed(f"{what} broke off (status {failed.code})")
+
+
+def _offline(what: str) -> PullFailed:
+    return PullFailed(
+        f"{what} and hub.offline (or HF_HUB_OFFLINE) is set; unset it to fetch models",
+        code="offline",
+        status=_STATUS["offline"],
+    )
 
 
 def _environment(options: StoreOptions) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -61,6 +62,17 @@ def weight_files(files: Sequence[RemoteFile], indexed: Sequence[str] | None) -> 
         if found := [f for f in files if "/" not in f.name and fnmatch(f.name, pattern)]:
             return found
     return []
+
+
+def indexed_files(content: bytes) -> list[str]:
+    """The weight files that an index names."""
+    try:
+        names = sorted({str(name) for name in json.loads(content)["weight_map"].values()})
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise FetchFailed(Reason.CORRUPT, f"{INDEX} is not an index") from error
+    for name in names:
+        check_name(name)
+    return names
 
 
 def included_files(files: Sequence[RemoteFile], patterns: Sequence[str]) -> list[RemoteFile]:

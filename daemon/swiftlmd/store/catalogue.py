@@ -1,0 +1,54 @@
+"""A short list of models worth having, as data. Sizes are computed from parameters and bits until
+an outline of the repository (`refresh`) gives the exact ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    repo: str  # what `swiftlmctl pull` takes
+    title: str
+    family: str
+    parameters_b: float
+    active_b: float  # per token, 0 = all of them
+    bits_per_weight: float  # scales included, over the whole checkpoint
+    context: int
+    licence: str
+    tools: bool
+    reasoning: bool
+    vision: bool
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.parameters_b * 1e9 * self.bits_per_weight / 8)
+
+
+def entries() -> tuple[Entry, ...]:
+    text = resources.files("swiftlmd.store").joinpath("catalogue.json").read_text("utf-8")
+    return tuple(Entry(**fields) for fields in json.loads(text)["entries"])
+
+
+def table(listed: Iterable[Entry]) -> str:
+    """The table of docs/models.md; `python -m swiftlmd.store.catalogue` prints it."""
+    head = "| pull | model | about | context | tools | thinks | sees | licence |"
+    lines = [head, "|---|---|---|---|---|---|---|---|"]
+    lines += [_row(entry) for entry in listed]
+    return "\n".join(lines)
+
+
+def _row(entry: Entry) -> str:
+    active = f", {entry.active_b:g}B active" if entry.active_b else ""
+    size = f"{entry.size_bytes / 1e9:.1f} GB{active}"
+    marks = ["yes" if m else "" for m in (entry.tools, entry.reasoning, entry.vision)]
+    cells = [f"`{entry.repo}`", entry.title, size, f"{entry.context:,}", *marks, entry.licence]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    print(table(entries()))
