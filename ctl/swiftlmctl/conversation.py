@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -92,11 +91,6 @@ def _take(event: m.SequenceEvent, answer: Answer, write: Writer) -> None:
         client.check(news.fault)
         answer.finish_reason = (news.reason.name or "").lower()
         answer.usage, answer.timings = news.usage, news.timings
-
-
-def write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def silent(text: str) -> None:

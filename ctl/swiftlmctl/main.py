@@ -5,12 +5,10 @@ Nothing heavy at import: `--help` has to appear at once. Verbs import what they 
 
 from __future__ import annotations
 
-import os
 import sys
 
 import typer
 
-from swiftlm_proto.exit_codes import CtlExit
 from swiftlmctl.commands import (
     cache,
     chat,
@@ -52,7 +50,3 @@ def main() -> None:
         sys.stdout.flush()
         sys.stderr.write(f"swiftlmctl: {e.text()}\n")
         sys.exit(int(e.code))
-    except BrokenPipeError:
-        # `swiftlmctl logs | head`: the reader has had enough. Python would complain once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(int(CtlExit.OK))

@@ -13,6 +13,8 @@ import typer
 from swiftlmctl.options import Json
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from swiftlmctl import conversation
 
 OfModel = Annotated[str, typer.Option("--model", "-m", help="Without it the default model.")]
@@ -50,7 +52,7 @@ def run(
 
     async def verb(daemon: client.Daemon) -> conversation.Answer:
         talk = conversation.Conversation(daemon, wishes)
-        return await talk.ask(text, conversation.silent if json else conversation.write)
+        return await talk.ask(text, conversation.silent if json else output.write)
 
     answer = client.call(verb)
     if json:
@@ -70,7 +72,7 @@ def chat(
     think: Think = None,
     verbose: Verbose = False,
 ) -> None:
-    """Talk with a model; /clear forgets, /exit or Ctrl-D leaves."""
+    """Talk with a model; /clear forgets, Ctrl-D leaves."""
     from swiftlmctl import client, conversation
 
     wishes = conversation.Wishes(model, system, max_tokens, temperature, seed, think)
@@ -82,23 +84,46 @@ def chat(
 
 
 async def _talk(talk: conversation.Conversation, verbose: bool) -> None:
-    import asyncio
+    import signal
 
     from swiftlmctl import conversation, output
 
-    while True:
-        try:
-            text = await asyncio.to_thread(input, "> " if output.on_terminal() else "")
-        except EOFError:
-            return
-        if text.strip() in ("/exit", "/quit"):
-            return
-        if text.strip() == "/clear":
+    # asyncio's own handler would let the first Ctrl-C at the prompt pass unseen.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    while (text := _typed()) is not None:
+        if text == "/clear":
             talk.clear()
-            continue
-        if not text.strip():
-            continue
-        answer = await talk.ask(text, conversation.write)
-        output.say()
-        if verbose:
-            output.say(conversation.summary(answer))
+        elif text:
+            answer = await _until_interrupted(talk.ask(text, output.write))
+            output.say()
+            if verbose and answer is not None:
+                output.say(conversation.summary(answer))
+
+
+def _typed() -> str | None:
+    """A line from the user, None when they leave. Nothing else runs meanwhile: it may block."""
+    from swiftlmctl import output
+
+    try:
+        text = input("> " if output.on_terminal() else "").strip()
+    except (EOFError, KeyboardInterrupt):
+        return None
+    return None if text in ("/exit", "/quit") else text
+
+
+async def _until_interrupted(
+    asking: Coroutine[None, None, conversation.Answer],
+) -> conversation.Answer | None:
+    """Ctrl-C ends the answer, not the conversation."""
+    import asyncio
+    import signal
+
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(asking)
+    loop.add_signal_handler(signal.SIGINT, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return None
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
