@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from fake_admin import FakeAdmin, Listening, said
+from fakes_bin.control import eventually
 
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import under
@@ -98,7 +99,7 @@ def test_interrupt_ends_the_answer_and_not_the_conversation(terminal: Open, tmp_
         chat.text = ""
         chat.process.send_signal(signal.SIGINT)
         assert chat.shows("> ")
-        assert admin.aborted
+        assert eventually(lambda: admin.aborted)
         chat.types("\x04")
         assert chat.process.wait(30) == 0
 
