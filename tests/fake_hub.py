@@ -169,6 +169,9 @@ class FakeHub:
         return web.json_response(_listing(name, repo))
 
     async def _search(self, request: web.Request) -> web.Response:
+        if self._api_faults:
+            fault = self._api_faults.popleft()
+            return web.Response(status=fault.status, headers=fault.headers)
         text = request.query.get("search", "").lower()
         found = [_card(n, r) for n, r in self.repos.items() if text in n.lower()]
         return web.json_response(found[: int(request.query.get("limit", "20"))])

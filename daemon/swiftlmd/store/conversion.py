@@ -6,7 +6,7 @@ import asyncio
 import glob
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,35 +23,88 @@ class Conversion:
     out: Path
     dtype: str
 
+    def command(self) -> tuple[str, ...]:
+        paths = (str(self.source), str(self.out))
+        return ("-m", "swiftlm_engine.convert", *paths, "--dtype", self.dtype)
 
-async def convert(job: Conversion, environ: Mapping[str, str], report: Report) -> None:
-    """`out` appears whole or not at all; the last report's detail states the loss."""
+
+@dataclass(frozen=True, slots=True)
+class Quantisation:
+    source: Path  # a model folder that is not quantised
+    out: Path
+    bits: int
+    group_size: int
+
+    def command(self) -> tuple[str, ...]:
+        paths = (str(self.source), str(self.out))
+        sizes = ("--bits", str(self.bits), "--group-size", str(self.group_size))
+        return ("-m", "swiftlm_engine.convert.quantise", *paths, *sizes)
+
+
+async def convert(
+    job: Conversion | Quantisation,
+    environ: Mapping[str, str],
+    report: Report,
+    check: Callable[[Planned], None] = lambda planned: None,
+) -> None:
+    """`out` appears whole or not at all; the last report's detail states what it cost.
+
+    `check` sees what the work will take before it begins, and may refuse by raising.
+    """
     await asyncio.to_thread(job.out.parent.mkdir, parents=True, exist_ok=True)
-    meter: Meter | None = None
-    message = ""
-
-    def on_report(line: child.Report) -> None:
-        nonlocal meter, message
-        match line.get("stage"):
-            case "convert":
-                meter = meter or Meter(Stage.CONVERT, line["total_bytes"], time.monotonic)
-                report(meter.report(line["done_bytes"], line["detail"]))
-            case "done":
-                report(PullProgress(Stage.CONVERT, detail=_loss(line["losses"])))
-            case "error":
-                message = line["message"]
-
-    args = ("-m", "swiftlm_engine.convert", str(job.source), str(job.out), "--dtype", job.dtype)
+    reading = _Reading(report, check)
     try:
-        await child.run(*args, on_report=on_report, environ=environ)
+        await child.run(*job.command(), on_report=reading.take, environ=environ)
     except child.ChildFailed as failed:
         raise PullFailed(
-            f"{job.source.name} could not be converted: {message or failed}",
+            f"{job.source.name} could not be converted: {reading.message or failed}",
             code="not_convertible",
             status=422,
         ) from failed
     finally:
         _remove_leftovers(job.out)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a quantisation will take, known from shapes alone."""
+
+    disk_bytes: int
+    memory_bytes: int
+
+
+class _Reading:
+    """The child's lines as reports."""
+
+    def __init__(
+        self,
+        report: Report,
+        check: Callable[[Planned], None],
+    ) -> None:
+        self.message = ""
+        self._report = report
+        self._check = check
+        self._meter: Meter | None = None
+
+    def take(self, line: child.Report) -> None:
+        match line.get("stage"):
+            case "plan":
+                self._check(Planned(line["total_bytes"], line["peak_bytes"]))
+            case "convert":
+                total = line["total_bytes"]
+                self._meter = self._meter or Meter(Stage.CONVERT, total, time.monotonic)
+                self._report(self._meter.report(line["done_bytes"], line["detail"]))
+            case "done":
+                self._report(PullProgress(Stage.CONVERT, detail=_result(line)))
+            case "error":
+                self.message = line["message"]
+
+
+def _result(line: child.Report) -> str:
+    if "losses" in line:
+        return _loss(line["losses"])
+    peak = line["peak_bytes"] / 1e9
+    return f"{line['bits_per_weight']} bits per weight, {peak:.1f} GB of memory at most"
 
 
 def _remove_leftovers(out: Path) -> None:

@@ -48,3 +48,8 @@ class NotRepairable(ServiceError):
 
     def __init__(self, message: str) -> None:
         super().__init__(m.FaultKind.INVALID, message, param="model", code="not_repairable")
+
+
+class NotEnoughMemory(ServiceError):
+    def __init__(self, message: str) -> None:
+        super().__init__(m.FaultKind.NOT_ENOUGH_MEMORY, message)

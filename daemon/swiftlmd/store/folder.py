@@ -97,7 +97,17 @@ def _reason(folder: Path, facts: ModelFacts) -> str:
         return f"no tokenizer in {folder}; looked for {', '.join(_TOKENIZERS)}"
     if not supported.is_known(facts.model_type):
         return f"model type '{facts.model_type}' is not one that swiftlm runs"
+    if _wants_code(folder):
+        return "its config.json asks to run a Python file of its own; swiftlm never does that"
     return ""
+
+
+def _wants_code(folder: Path) -> bool:
+    """mlx-lm would load the class from this file where remote code is trusted: never here."""
+    try:
+        return "model_file" in json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def _explained(folder: Path, error: ModelFilesError) -> str:

