@@ -112,6 +112,7 @@ class BrainPlanner:
             gpu_layers=_ALL_LAYERS if plan.gpu_layers is None else plan.gpu_layers,
             stream_experts="on" if plan.strategy is Strategy.STREAMED else "off",
             expert_slots=plan.streaming.slots if plan.streaming else 0,
+            resident_bytes=plan.engine.resident_bytes,
             top_k_experts=settings.engine_top_k_experts,
             template_kwargs=dict(settings.engine_template_kwargs),
             kv_budget_bytes=plan.engine.kv_budget_bytes,

@@ -18,6 +18,7 @@ from mlx_lm.utils import load_model, load_tokenizer
 
 from swiftlm_engine.device import Device
 from swiftlm_engine.generation import EngineFault, FaultKind
+from swiftlm_engine.streaming.install import StreamingReport, StreamOptions, install
 
 Report = Callable[[str, float, str], None]  # stage, fraction of the load, detail
 
@@ -32,12 +33,15 @@ class LoadedWeights:
     weight_bytes: int
     dtype: str
     load_s: float
+    streaming: StreamingReport | None = None
 
 
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
-def load_weights(folder: Path, dtype: str, device: Device, report: Report) -> LoadedWeights:
+def load_weights(
+    folder: Path, dtype: str, device: Device, report: Report, stream: StreamOptions | None = None
+) -> LoadedWeights:
     """Raises `EngineFault(MODEL_BROKEN)` naming the file or tensor at fault."""
     started = time.monotonic()
     report("reading", 0.0, "config and headers")
@@ -50,9 +54,18 @@ def load_weights(folder: Path, dtype: str, device: Device, report: Report) -> Lo
         ) from error
     _set_dtype(model, dtype, device)
     model.eval()
+    streaming = None
+    if stream is not None:  # before anything is evaluated: no bank of experts is read whole
+        streaming = install(model, str(config.get("model_type", "")), folder, stream)
     weight_bytes = _read_weights(model, report)
     return LoadedWeights(
-        model, tokenizer, config, weight_bytes, _dtype_name(model), time.monotonic() - started
+        model,
+        tokenizer,
+        config,
+        weight_bytes,
+        _dtype_name(model),
+        time.monotonic() - started,
+        streaming,
     )
 
 

@@ -27,6 +27,8 @@ from swiftlm_engine.prefix_tiers import open_prefix_cache
 from swiftlm_engine.prepare import Prepared, Preparer, Rendered
 from swiftlm_engine.runner import Runner
 from swiftlm_engine.speculation.choose import choose_speculator
+from swiftlm_engine.streaming.install import StreamingReport, StreamOptions
+from swiftlm_engine.streaming.reader import ReadFault
 from swiftlm_engine.text.constraint import ConstraintCompiler
 from swiftlm_engine.text.messages import Chat
 from swiftlm_engine.text.model_text import ModelText
@@ -74,6 +76,7 @@ class Session:
     prefix: PrefixCache
     embedder: Embedder
     compiler: ConstraintCompiler
+    streaming: StreamingReport | None = None
 
     @property
     def has_work(self) -> bool:
@@ -96,7 +99,8 @@ def open_session(
     device = find_device()
     folder_facts = _read_folder(options)
     _set_limits(options, device)
-    weights = load_weights(options.folder, options.dtype, device, report)
+    stream_options = _stream_options(options)
+    weights = load_weights(options.folder, options.dtype, device, report, stream_options)
     report("warmup", 1.0, "first token")
     stream = mx.default_stream(mx.default_device())
     kv = choose_caches(weights.model, options.kv, folder_facts, weights.dtype)
@@ -118,9 +122,11 @@ def _assemble(
     text = ModelText(tokenizer, options.template_kwargs)
     prefix = open_prefix_cache(options, kv, device, text.template.source)
     context = _context(options, kv.facts)
-    parallel = options.parallel or DEFAULT_PARALLEL
+    # While experts stream, a wider batch or a draft asks for more of them than there are slots.
+    streams = weights.streaming is not None
+    parallel = 1 if streams else options.parallel or DEFAULT_PARALLEL
     speculator = choose_speculator(
-        options.draft,
+        "" if streams else options.draft,
         options.draft_tokens,
         tokenizer,
         weights.dtype,
@@ -178,7 +184,15 @@ def _assemble(
         kv.notes,
     )
     embedder = Embedder(weights.model, stream)
-    return Session(engine, preparer, facts, text, runner, prefix, embedder, compiler)
+    return Session(
+        engine, preparer, facts, text, runner, prefix, embedder, compiler, weights.streaming
+    )
+
+
+def _stream_options(options: EngineOptions) -> StreamOptions | None:
+    if options.stream_experts != "on":
+        return None
+    return StreamOptions(options.expert_slots, options.top_k_experts, options.resident_bytes)
 
 
 def _set_limits(options: EngineOptions, device: Device) -> None:
@@ -201,7 +215,10 @@ def _read_folder(options: EngineOptions) -> FolderFacts:
 
 def _warm_up(model: Any, kv: KvCaches) -> int:
     """One token through the model: proves it works, compiles its kernels, tells its vocabulary."""
-    logits = model(mx.array([[0]]), cache=kv.make())
+    try:
+        logits = model(mx.array([[0]]), cache=kv.make())
+    except ReadFault as error:
+        raise EngineFault(FaultKind.MODEL_BROKEN, str(error)) from error
     mx.eval(logits)
     if not mx.isfinite(logits).all().item():
         raise EngineFault(

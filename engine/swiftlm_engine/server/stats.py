@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import time
 
 import mlx.core as mx
@@ -41,6 +42,7 @@ class StatsReader:
         scheduler, counters = engine.scheduler, engine.counters
         cache = prefix.stats()
         now = time.monotonic()
+        streaming = self._session.streaming
         return m.EngineStats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
@@ -61,6 +63,7 @@ class StatsReader:
             prefix_cache_bytes=prefix.nbytes,
             prefix_cache_hits=cache.num_hits,
             prefix_cache_misses=cache.num_misses,
+            stream_counters=json.dumps(streaming.to_json()) if streaming else "",
             active=[_state(s, now) for s in (*scheduler.running, *scheduler.waiting)],
         )
 

@@ -1,0 +1,223 @@
+"""Puts streamed experts into a model that was loaded lazily, before anything is evaluated.
+
+Fails closed: a family, module or layout that is not known is refused by name while no expert has
+been read, so that a bank is never loaded whole by accident.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchGLU, SwitchLinear
+
+from swiftlm_engine.generation import EngineFault, FaultKind
+from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
+from swiftlm_engine.streaming.layer import DTYPES, GROUP, Bank, StreamedExperts, Streamer
+from swiftlm_engine.streaming.reader import DEFAULT_THREADS, ExpertReader, Preadv
+from swiftlm_engine.streaming.slots import PolicyKind, SlotMap, make_policy
+from swiftlm_engine.streaming.table import (
+    Component,
+    TableError,
+    Tensor,
+    locate,
+    memory_bytes,
+    read_headers,
+    record_bytes,
+)
+
+# Families whose experts are a plain SwitchGLU that takes its weights as they lie in the file.
+FAMILIES = frozenset(
+    {
+        "qwen2_moe",
+        "qwen3_moe",
+        "qwen3_next",
+        "qwen3_5_moe",
+        "mixtral",
+        "olmoe",
+        "gpt_oss",
+        "deepseek",
+        "deepseek_v2",
+        "deepseek_v3",
+        "deepseek_v32",
+        "glm4_moe",
+        "glm4_moe_lite",
+    }
+)
+MIN_SLOTS = 8
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """0 means the default."""
+
+    slots: int = 0
+    top_k: int = 0
+    resident_bytes: int = 0  # of weights and slots together; what is left makes layers resident
+    policy: PolicyKind = PolicyKind.LRU
+    threads: int = DEFAULT_THREADS
+    preadv: Preadv = os.preadv
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingReport:
+    """What was installed. `streamer` is the engine thread's; close it with the model."""
+
+    streamer: Streamer
+    slots: int
+    num_experts: int
+    experts_per_token: int
+    streamed_layers: int
+    resident_layers: int
+    record_bytes: int
+
+    def to_json(self) -> dict[str, Any]:  # plain JSON
+        return {
+            "slots": self.slots,
+            "num_experts": self.num_experts,
+            "experts_per_token": self.experts_per_token,
+            "streamed_layers": self.streamed_layers,
+            "resident_layers": self.resident_layers,
+            "record_bytes": self.record_bytes,
+        } | self.streamer.counters.to_json()
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    path: str
+    switch: nn.Module
+    components: tuple[Component, ...]
+
+
+def install(
+    model: nn.Module, model_type: str, folder: Path, options: StreamOptions
+) -> StreamingReport:
+    """Raises `EngineFault`: nothing has been read and the model is as it was."""
+    if model_type not in FAMILIES:
+        raise _refused(f"experts of model type '{model_type}' cannot be streamed")
+    switches = _find(model, model_type)
+    try:
+        tensors = read_headers(folder)
+        layers = [_Layer(p, s, _components(tensors, p, s)) for p, s in switches.items()]
+    except (TableError, OSError) as error:
+        raise _refused(str(error)) from error
+    num_experts = len(layers[0].components[0].sources)
+    top_k = _top_k(model, list(switches), options.top_k)
+    slots = min(num_experts, options.slots or max(MIN_SLOTS, top_k))
+    if slots < top_k:
+        raise EngineFault(
+            FaultKind.INVALID,
+            f"{slots} expert slots are fewer than the {top_k} experts of one token",
+            param="expert_slots",
+        )
+    resident = _num_resident(model, layers, num_experts, slots, options.resident_bytes)
+    streamer = _stream(model, layers[resident:], slots, options)
+    return StreamingReport(
+        streamer,
+        slots,
+        num_experts,
+        top_k,
+        len(layers) - resident,
+        resident,
+        max(record_bytes(layer.components) for layer in layers),
+    )
+
+
+def _find(model: nn.Module, model_type: str) -> dict[str, nn.Module]:
+    """Expert modules by path; every bank of experts must be inside one of them."""
+    named = model.named_modules()
+    found = {path: module for path, module in named if type(module) is SwitchGLU}
+    for path, module in named:
+        is_bank = isinstance(module, SwitchLinear | QuantizedSwitchLinear)
+        if is_bank and path.rpartition(".")[0] not in found:
+            raise _refused(f"{path} of model type '{model_type}' is a bank of an unknown kind")
+    if not found:
+        raise _refused(f"model type '{model_type}' has no experts to stream in this checkpoint")
+    return dict(sorted(found.items(), key=lambda item: _layer_order(item[0])))
+
+
+def _layer_order(path: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in path.split(".") if part.isdecimal())
+
+
+def _components(tensors: dict[str, Tensor], path: str, switch: nn.Module) -> tuple[Component, ...]:
+    return tuple(
+        locate(tensors, path, name, tuple(array.shape), _NAMES.get(array.dtype, str(array.dtype)))
+        for name, array in tree_flatten(switch.parameters())
+    )
+
+
+def _top_k(model: nn.Module, paths: list[str], wanted: int) -> int:
+    """Experts per token; lowers it where `wanted` asks for fewer."""
+    modules = dict(model.named_modules())
+    sites = []
+    for path in paths:
+        block = modules[path.rpartition(".")[0]]
+        for owner in (block, block.get("gate")):
+            for name in ("top_k", "num_experts_per_tok"):
+                if isinstance(getattr(owner, name, None), int):
+                    sites.append((owner, name))
+    if not sites:
+        raise _refused("the number of experts per token is not where this model type has it")
+    top_k = max(getattr(owner, name) for owner, name in sites)
+    if not 0 < wanted < top_k:
+        return top_k
+    for owner, name in sites:
+        setattr(owner, name, wanted)
+    return wanted
+
+
+def _num_resident(
+    model: nn.Module, layers: list[_Layer], num_experts: int, slots: int, resident_bytes: int
+) -> int:
+    """Layers that the memory left over from slots can hold whole, from the first one on."""
+    sizes = [memory_bytes(layer.components) for layer in layers]
+    total = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+    shared = total - num_experts * sum(sizes)
+    spare = resident_bytes - shared - slots * sum(sizes)
+    resident = 0
+    while resident < len(sizes) and spare >= (num_experts - slots) * sizes[resident] > 0:
+        spare -= (num_experts - slots) * sizes[resident]
+        resident += 1
+    return resident
+
+
+def _stream(model: nn.Module, layers: list[_Layer], slots: int, options: StreamOptions) -> Streamer:
+    counters = StreamCounters()
+    reader = ExpertReader(counters, options.threads, options.preadv)
+    streamer = Streamer(reader, counters)
+    shared: dict[tuple[object, ...], tuple[Bank, Bank]] = {}
+    streamed = []
+    for layer in layers:
+        for source in (s for component in layer.components for s in component.sources):
+            reader.open(source.path)
+        own = counters.layers[layer.path] = LayerCounters(record_bytes(layer.components))
+        slot_map = SlotMap(slots, make_policy(options.policy, slots))
+        bank = Bank(layer.switch, layer.components, slots)
+        banks = _banks(shared, layer)
+        module = StreamedExperts(layer.path, layer.components, bank, slot_map, banks, streamer, own)
+        streamed.append((layer.path, module))
+    model.update_modules(tree_unflatten(streamed))
+    return streamer
+
+
+def _banks(shared: dict[tuple[object, ...], tuple[Bank, Bank]], layer: _Layer) -> tuple[Bank, Bank]:
+    """Layers with the same shapes share theirs: one layer sweeps at a time."""
+    key = tuple((c.name, c.shape, c.dtype) for c in layer.components)
+    if key not in shared:
+        size = min(GROUP, len(layer.components[0].sources))
+        shared[key] = (
+            Bank(layer.switch, layer.components, size),
+            Bank(layer.switch, layer.components, size),
+        )
+    return shared[key]
+
+
+def _refused(message: str) -> EngineFault:
+    hint = "load it with --stream-experts off"
+    return EngineFault(FaultKind.INVALID, f"{message}; {hint}", param="stream_experts")

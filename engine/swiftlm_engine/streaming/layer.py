@@ -1,0 +1,235 @@
+"""The module that takes the place of a `SwitchGLU` whose experts stay on disk.
+
+Its arithmetic is the replaced module's own, on a bank that holds some experts: ids are exchanged
+for slots and nothing else changes. Arrays of a bank are made once and written in place; a write
+happens only when nothing that was queued still reads the bank.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
+from swiftlm_engine.streaming.reader import ExpertReader, Job
+from swiftlm_engine.streaming.slots import SlotMap
+from swiftlm_engine.streaming.table import Component
+from swiftlm_engine.streaming.trace import Trace, seat
+
+GROUP = 8  # experts in each of the two banks of a sweep; the plan sets their memory aside
+LAZY_ROWS = 64  # outputs of more rows are evaluated at once: keeping them would cost memory
+
+DTYPES = {
+    "F32": mx.float32,
+    "F16": mx.float16,
+    "BF16": mx.bfloat16,
+    "U32": mx.uint32,
+    "U8": mx.uint8,
+}
+
+
+class Bank:
+    """Room for some experts, with the replaced module's arithmetic on them."""
+
+    def __init__(self, switch: nn.Module, components: tuple[Component, ...], size: int) -> None:
+        self.module = _shell(switch)
+        self._targets: list[tuple[memoryview, int]] = []
+        for component in components:
+            array = mx.zeros((size, *component.shape), dtype=DTYPES[component.dtype])
+            mx.eval(array)
+            child, _, parameter = component.name.partition(".")
+            dict.__setitem__(self.module[child], parameter, array)
+            # The view is the array's own memory and stays valid as long as the array.
+            self._targets.append((memoryview(array).cast("B"), array.nbytes // size))
+
+    def jobs(self, components: tuple[Component, ...], expert: int, slot: int) -> list[Job]:
+        """Reads of one expert; the components of any layer with the same shapes."""
+        return [
+            Job(component.sources[expert], view[slot * size : (slot + 1) * size], component.dtype)
+            for component, (view, size) in zip(components, self._targets, strict=True)
+        ]
+
+
+@dataclass(slots=True)
+class Streamer:
+    """What the streamed layers of a model share. The engine thread owns it."""
+
+    reader: ExpertReader
+    counters: StreamCounters
+    trace: Trace | None = None
+
+    def close(self) -> None:
+        self.reader.close()
+
+
+class StreamedExperts(nn.Module):
+    def __init__(
+        self,
+        path: str,
+        components: tuple[Component, ...],
+        slots_bank: Bank,
+        slots: SlotMap,
+        banks: tuple[Bank, Bank],
+        streamer: Streamer,
+        counters: LayerCounters,
+    ) -> None:
+        super().__init__()
+        self.experts = slots_bank.module  # seen by `parameters`: what is resident
+        self.slots = slots
+        self._path = path
+        self._bank = slots_bank
+        self._source = _Source(components)
+        self._banks = _Pair(*banks)
+        self._streamer = streamer
+        self._counters = counters
+        self._unread = _Unread()
+
+    def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
+        ids = self._read_ids(indices)
+        experts, counts = np.unique(ids, return_counts=True)
+        wanted = tuple(experts[np.argsort(-counts, kind="stable")].tolist())
+        if self._streamer.trace is not None:
+            self._streamer.trace.add(self._path, wanted)
+        seated, swept = seat(self.slots, wanted)
+        self._fill_slots(seated)
+        y = self._sweep(x, ids, seated, swept) if swept else self._direct(x, ids)
+        self._counters.calls += 1
+        self._counters.tokens += ids.size // ids.shape[-1]
+        return y
+
+    def _read_ids(self, indices: mx.array) -> np.ndarray[Any, Any]:
+        """The one wait of a streamed layer: the router's choice comes to the host."""
+        started = time.perf_counter()
+        ids = np.array(indices)
+        self._streamer.counters.syncs += 1
+        self._streamer.counters.sync_s += time.perf_counter() - started
+        return ids
+
+    def _fill_slots(self, experts: tuple[int, ...]) -> None:
+        plan = self.slots.plan(experts)
+        source = self._source.components
+        jobs = [j for i in plan.installs for j in self._bank.jobs(source, i.expert, i.slot)]
+        try:
+            if jobs:
+                mx.eval(self._unread.arrays)
+                self._streamer.reader.read(jobs)
+        except BaseException:
+            self.slots.abandon(plan)
+            raise
+        finally:
+            self._unread.arrays.clear()
+        self.slots.commit(plan)
+        self._counters.wanted += len(experts)
+        self._counters.hits += len(plan.hits)
+        self._counters.misses += len(plan.installs)
+        self._counters.evictions += plan.num_evicted
+
+    def _direct(self, x: mx.array, ids: np.ndarray[Any, Any]) -> mx.array:
+        y: mx.array = self.experts(x, mx.array(self._slots_of(ids)))
+        if ids.size > LAZY_ROWS:
+            mx.eval(y)
+        else:
+            self._unread.arrays.append(y)
+        return y
+
+    def _slots_of(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return _exchange(ids, {int(e): self.slots.slot(int(e)) for e in np.unique(ids)})
+
+    def _sweep(
+        self,
+        x: mx.array,
+        ids: np.ndarray[Any, Any],
+        seated: tuple[int, ...],
+        swept: tuple[int, ...],
+    ) -> mx.array:
+        """Expert by expert instead of token by token; a group is read while another computes."""
+        rows = x.reshape(-1, x.shape[-1])  # (tokens, hidden)
+        flat = ids.reshape(-1)  # (tokens * k,)
+        picked = [np.nonzero(np.isin(flat, seated))[0]]
+        outputs = [self._part(self.experts, rows, ids, picked[0], self._slots_of(flat[picked[0]]))]
+        mx.async_eval(outputs[0])
+        for number, start in enumerate(range(0, len(swept), GROUP)):
+            group, bank = swept[start : start + GROUP], self._banks[number]
+            if number >= 2:
+                mx.eval(outputs[number - 1])  # the last user of this bank
+            self._read_group(bank, group)
+            picked.append(np.nonzero(np.isin(flat, group))[0])
+            places = _exchange(flat[picked[-1]], {e: i for i, e in enumerate(group)})
+            outputs.append(self._part(bank.module, rows, ids, picked[-1], places))
+            mx.async_eval(outputs[-1])
+        back = np.argsort(np.concatenate(picked))
+        y = mx.concatenate(outputs)[mx.array(back)].reshape(*ids.shape, -1)
+        mx.eval(y)  # the banks are the next layer's, too
+        self._counters.sweeps += 1
+        return y
+
+    def _read_group(self, bank: Bank, group: tuple[int, ...]) -> None:
+        source = self._source.components
+        jobs = [j for place, e in enumerate(group) for j in bank.jobs(source, e, place)]
+        try:
+            self._streamer.reader.read(jobs)
+        except BaseException:
+            mx.synchronize()  # nothing may be left that reads a bank
+            raise
+        self._counters.wanted += len(group)
+        self._counters.misses += len(group)
+        self._counters.swept += len(group)
+
+    @staticmethod
+    def _part(
+        experts: nn.Module,
+        rows: mx.array,
+        ids: np.ndarray[Any, Any],
+        picked: np.ndarray[Any, Any],
+        places: np.ndarray[Any, Any],
+    ) -> mx.array:
+        """Outputs of the (token, expert) pairs `picked`.  # (pairs, hidden)"""
+        tokens = mx.array(picked // ids.shape[-1])
+        y: mx.array = experts(rows[tokens], mx.array(places)[:, None])
+        return y.squeeze(-2)
+
+
+# `nn.Module` keeps lists and tuples among its parameters, so these are held in objects.
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    components: tuple[Component, ...]
+
+
+class _Unread:
+    """Outputs that may still have to read the slots."""
+
+    def __init__(self) -> None:
+        self.arrays: list[mx.array] = []
+
+
+class _Pair:
+    """Two banks, taken in turn."""
+
+    def __init__(self, first: Bank, second: Bank) -> None:
+        self._banks = (first, second)
+
+    def __getitem__(self, number: int) -> Bank:
+        return self._banks[number % 2]
+
+
+def _exchange(ids: np.ndarray[Any, Any], by: dict[int, int]) -> np.ndarray[Any, Any]:
+    table = np.zeros(max(by) + 1, np.uint32)
+    table[list(by)] = list(by.values())
+    exchanged: np.ndarray[Any, Any] = table[ids]
+    return exchanged
+
+
+def _shell(module: nn.Module) -> nn.Module:
+    """The same module and children, as own objects: their arrays can be others."""
+    shell: nn.Module = nn.Module.__new__(type(module))
+    shell.__dict__.update(module.__dict__)
+    for key, value in module.items():
+        dict.__setitem__(shell, key, _shell(value) if isinstance(value, nn.Module) else value)
+    return shell
