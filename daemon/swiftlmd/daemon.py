@@ -352,6 +352,7 @@ def http_options(settings: Settings) -> HttpOptions:
         api_key_hashes=tuple(hashlib.sha256(key.encode()).hexdigest() for key in keys),
         cors_origins=settings.http_allowed_origins,
         allowed_hosts=settings.http_allowed_hosts,
+        web=settings.http_web,
         max_body_bytes=settings.http_max_body_bytes,
         max_generations=settings.http_max_in_flight,
         comment_s=settings.http_keepalive,

@@ -19,6 +19,7 @@ from swiftlm_proto import messages as m
 from swiftlmd.backend import Backend
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http import api
+from swiftlmd.http import web as companion
 from swiftlmd.http.errors import error_response, from_http_exception
 from swiftlmd.http.generation import client_name
 from swiftlmd.http.images import ImageLoader
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 access_log = logging.getLogger("swiftlmd.access")
 
 # Polled by dashboards and supervisors; their lines would bury the others.
-_QUIET_ROUTES = frozenset({"health", "ready", "metrics", "root", "models", "model"})
+_QUIET_ROUTES = frozenset({"health", "ready", "metrics", "root", "models", "model", "web"})
 
 OPENAPI = Route("GET", "/openapi.json", "openapi", openapi, "This interface, as OpenAPI")
 
@@ -80,6 +81,8 @@ def make_app(
             else partial(app.router.add_route, route.method)
         )
         add(route.path, route.handler, name=route.name)
+    if options.web:
+        companion.add_routes(app)
     return app
 
 

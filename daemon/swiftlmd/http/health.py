@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from swiftlm_proto import messages as m
+from swiftlmd.http import web as companion
 from swiftlmd.http.metrics import CONTENT_TYPE
 from swiftlmd.http.parts import GUARD, PARTS
 from swiftlmd.http.shapes import dumps
@@ -55,7 +56,9 @@ async def metrics(request: web.Request) -> web.Response:
 
 
 async def root(request: web.Request) -> web.Response:
-    """`HEAD /` is how agents ask whether anybody is there; `GET /` says who."""
+    """`HEAD /` is how agents ask whether anybody is there; `GET /` says who, or shows the page."""
+    if request.app[PARTS].options.web and companion.wants_page(request):
+        return companion.page(request)
     return web.json_response({"name": "swiftlm", "api": "/v1", "health": "/health"}, dumps=dumps)
 
 

@@ -17,6 +17,7 @@ class HttpOptions:
     api_key_hashes: tuple[str, ...] = ()  # sha256 of each key, in hex
     cors_origins: tuple[str, ...] = ()  # "*" = any
     allowed_hosts: tuple[str, ...] = ()  # besides loopback names and the bound one; "*" = any
+    web: bool = True  # the companion at `/`
     max_body_bytes: int = 32 * MIB
     body_timeout_s: float = 60.0
     keepalive_timeout_s: float = 75.0  # idle connections, and the time a request head may take

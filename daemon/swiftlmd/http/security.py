@@ -17,7 +17,9 @@ from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http.options import HttpOptions, is_loopback
 
 # Liveness is asked by supervisors that hold no key, and says nothing about requests or models.
-OPEN_PATHS = frozenset({"/", "/health", "/ready"})
+# The page of the companion is static; it asks for a key itself.
+OPEN_PATHS = frozenset({"/", "/health", "/ready", "/sw.js", "/manifest.webmanifest"})
+OPEN_FOLDER = "/web/"
 
 _CORS_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 
@@ -35,7 +37,8 @@ class Guard:
         """Raises 403 for a foreign Host or Origin and 401 for a missing or wrong key."""
         self._check_host(request)
         self._check_origin(request)
-        if request.method != "OPTIONS" and request.path not in OPEN_PATHS:
+        is_open = request.path in OPEN_PATHS or request.path.startswith(OPEN_FOLDER)
+        if request.method != "OPTIONS" and not is_open:
             self._check_key(request)
 
     def authorized(self, request: web.BaseRequest) -> bool:

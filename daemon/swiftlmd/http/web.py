@@ -1,0 +1,86 @@
+"""The companion: the web page at `/`, static files that lie beside this package.
+
+The files hold nothing secret and are served without a key, since a browser sends none when it
+opens a page; all that the page then asks for goes through the guard like any client's request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from aiohttp import web
+
+_ROOT = Path(str(resources.files("swiftlmd"))) / "web"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".webmanifest": "application/manifest+json",
+    ".LICENSE": "text/plain; charset=utf-8",
+}
+# No inline script and nothing from elsewhere: what a model writes can neither run nor call home.
+_POLICY = (
+    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+def wants_page(request: web.BaseRequest) -> bool:
+    """Whether a browser asks; agents that probe `/` keep getting JSON."""
+    return "text/html" in request.headers.get("Accept", "")
+
+
+def page(request: web.BaseRequest) -> web.Response:
+    return _answer(request, "index.html")
+
+
+async def static(request: web.Request) -> web.Response:
+    return _answer(request, request.match_info["name"])
+
+
+async def at_the_root(request: web.Request) -> web.Response:
+    """The files whose place decides what they govern: a service worker rules its own folder."""
+    return _answer(request, request.path.removeprefix("/"))
+
+
+def add_routes(app: web.Application) -> None:
+    app.router.add_get("/sw.js", at_the_root, name="web_worker")
+    app.router.add_get("/manifest.webmanifest", at_the_root, name="web_manifest")
+    app.router.add_get("/web/{name:.+}", static, name="web")
+
+
+def _answer(request: web.BaseRequest, name: str) -> web.Response:
+    known = _files().get(name)
+    if known is None:
+        raise web.HTTPNotFound
+    body, kind, tag = known
+    headers = {**_HEADERS, "ETag": tag, "Content-Type": kind, "Vary": "Accept, Accept-Encoding"}
+    if request.headers.get("If-None-Match") == tag:
+        return web.Response(status=304, headers=headers)
+    response = web.Response(body=body, headers=headers)
+    response.enable_compression()
+    return response
+
+
+@cache
+def _files() -> dict[str, tuple[bytes, str, str]]:
+    """Everything served, read once: no path of a request ever reaches the file system."""
+    found = {}
+    for path in sorted(_ROOT.rglob("*")):
+        if path.is_file() and path.suffix in _TYPES:
+            body = path.read_bytes()
+            tag = f'W/"{hashlib.sha256(body).hexdigest()[:20]}"'
+            found[path.relative_to(_ROOT).as_posix()] = (body, _TYPES[path.suffix], tag)
+    return found

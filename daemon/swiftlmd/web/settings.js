@@ -1,0 +1,33 @@
+import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { call } from "./api.js";
+
+function Entry({ entry, onChanged }) {
+  const [note, setNote] = useState("");
+  const change = async (request) => {
+    try {
+      await call("set_config", { key: entry.key, ...request });
+      setNote(entry.needs_restart ? "Saved; counts after a restart." : "Saved.");
+      onChanged();
+    } catch (error) { setNote(error.message); }
+  };
+  return html`<div class="entry"><div class="grow"><label for=${entry.key}>${entry.key}</label>
+      <p class="dim">${entry.description}</p>${note && html`<p role="status">${note}</p>`}</div>
+    <div><input id=${entry.key} value=${entry.value} onChange=${(event) => change({ value: event.target.value })} />
+      <small class="dim">from ${entry.origin}${entry.origin === "file" && html` · <button class="link"
+        onClick=${() => change({ unset: true })}>reset</button>`}</small></div></div>`;
+}
+
+export function Settings() {
+  const [reply, setReply] = useState({ entries: [], path: "" });
+  const [error, setError] = useState("");
+  const [filter, setFilter] = useState("");
+  const ask = () => call("get_config").then(setReply).catch((failure) => setError(failure.message));
+  useEffect(() => { ask(); }, []);
+  const shown = reply.entries.filter((entry) => `${entry.key} ${entry.description}`.toLowerCase()
+    .includes(filter.toLowerCase()));
+  return html`<h1>Settings</h1><p class="dim">${reply.path}</p>
+    <input type="search" aria-label="Filter the settings" placeholder="Filter"
+      onInput=${(event) => setFilter(event.target.value)} />
+    ${error && html`<p class="error">${error}</p>`}
+    <section class="card">${shown.map((entry) => html`<${Entry} key=${entry.key} entry=${entry} onChanged=${ask} />`)}</section>`;
+}

@@ -1,0 +1,27 @@
+#!/bin/sh
+# Fetches the page's few libraries, pinned, with their licences, into daemon/swiftlmd/web/vendor.
+# They are committed: an installation fetches nothing. Run again after raising a version.
+set -eu
+
+cd "$(dirname "$0")/.."
+target=daemon/swiftlmd/web/vendor
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# NAME VERSION SHA256 FILE-IN-PACKAGE LICENCE-IN-PACKAGE TARGET
+vendor() {
+    archive="$work/$1.tgz"
+    curl -fsSL "https://registry.npmjs.org/$1/-/$1-$2.tgz" -o "$archive"
+    echo "$3  $archive" | sha256sum -c --quiet
+    mkdir -p "$work/$1"
+    tar -xzf "$archive" -C "$work/$1"
+    # Source maps are not vendored; a reference to one would be a failing request.
+    [ -z "$4" ] || sed '/^\/\/# sourceMappingURL=/d' "$work/$1/package/$4" >"$target/$6.js"
+    cp "$work/$1/package/$5" "$target/$6.LICENSE"
+}
+
+mkdir -p "$target"
+vendor htm 3.1.1 2425b9bee11409177bcabc7f32e319926fc6690c1701c0b257c88bdff2d5ba90 preact/standalone.module.js LICENSE htm-preact
+vendor preact 10.24.3 d8f5d1d6bb058659079b26044ff532a77eb7060b9ae001faef80257891151880 "" LICENSE preact
+vendor marked 15.0.12 39a847a896af15b2846f927da55d444619ea55a55c236e10333056474b793aaa lib/marked.esm.js LICENSE.md marked
+vendor dompurify 3.2.6 fe734a97f5938a5ff7f99aedf348c53b8d47c897859fcc57ac4feaa70582c0b6 dist/purify.es.mjs LICENSE purify
