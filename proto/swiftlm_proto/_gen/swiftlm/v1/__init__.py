@@ -7,6 +7,8 @@ __all__ = (
     "AbortReply",
     "AbortRequest",
     "ActiveRequest",
+    "AddModelReply",
+    "AddModelRequest",
     "AdminBase",
     "AdminGenerateRequest",
     "AdminStub",
@@ -22,10 +24,14 @@ __all__ = (
     "ConfigEntry",
     "ConfigReply",
     "Constraint",
+    "ConvertModelRequest",
     "DaemonStatus",
     "Delta",
     "DetokenizeReply",
     "DetokenizeRequest",
+    "DiskUsageReply",
+    "DiskUsageRequest",
+    "DiskUsageRow",
     "DoctorCheck",
     "DoctorReply",
     "DoctorRequest",
@@ -43,9 +49,12 @@ __all__ = (
     "FaultKind",
     "Finished",
     "FinishedReason",
+    "FitModelsReply",
+    "FitModelsRequest",
     "GenerateRequest",
     "GetConfigRequest",
     "Image",
+    "ImportModelRequest",
     "Infill",
     "ListModelsReply",
     "ListModelsRequest",
@@ -61,8 +70,10 @@ __all__ = (
     "MemoryReply",
     "MemoryRequest",
     "Message",
+    "ModelFit",
     "ModelStatus",
     "ModelStatusState",
+    "OfferedModel",
     "OperationEvent",
     "Part",
     "PlanModelReply",
@@ -72,10 +83,13 @@ __all__ = (
     "PullRequest",
     "RemoveModelReply",
     "RemoveModelRequest",
+    "RepairModelRequest",
     "RequestState",
     "RequestsReply",
     "RequestsRequest",
     "Sampling",
+    "SearchModelsReply",
+    "SearchModelsRequest",
     "SequenceEvent",
     "SetConfigRequest",
     "ShutdownReply",
@@ -84,6 +98,8 @@ __all__ = (
     "StatsRequest",
     "StatusRequest",
     "StepEvents",
+    "StoreBase",
+    "StoreStub",
     "Timings",
     "TokenIds",
     "TokenLogprob",
@@ -278,6 +294,26 @@ class ActiveRequest(betterproto2.Message):
 
 
 default_message_pool.register_message("swiftlm.v1", "ActiveRequest", ActiveRequest)
+
+
+@dataclass(eq=False, repr=False)
+class AddModelReply(betterproto2.Message):
+    model: "ModelStatus | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
+
+    fault: "Fault | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "AddModelReply", AddModelReply)
+
+
+@dataclass(eq=False, repr=False)
+class AddModelRequest(betterproto2.Message):
+    path: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    name: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("swiftlm.v1", "AddModelRequest", AddModelRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -477,6 +513,24 @@ default_message_pool.register_message("swiftlm.v1", "Constraint", Constraint)
 
 
 @dataclass(eq=False, repr=False)
+class ConvertModelRequest(betterproto2.Message):
+    """
+    0 = 4 bits, groups of 64.
+    """
+
+    model: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    name: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+    bits: "int" = betterproto2.field(3, betterproto2.TYPE_UINT32)
+
+    group_size: "int" = betterproto2.field(4, betterproto2.TYPE_UINT32)
+
+
+default_message_pool.register_message("swiftlm.v1", "ConvertModelRequest", ConvertModelRequest)
+
+
+@dataclass(eq=False, repr=False)
 class DaemonStatus(betterproto2.Message):
     protocol: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
@@ -581,6 +635,40 @@ class DetokenizeRequest(betterproto2.Message):
 
 
 default_message_pool.register_message("swiftlm.v1", "DetokenizeRequest", DetokenizeRequest)
+
+
+@dataclass(eq=False, repr=False)
+class DiskUsageReply(betterproto2.Message):
+    rows: "list[DiskUsageRow]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
+
+    total_bytes: "int" = betterproto2.field(2, betterproto2.TYPE_UINT64)
+
+    free_bytes: "int" = betterproto2.field(3, betterproto2.TYPE_UINT64)
+
+
+default_message_pool.register_message("swiftlm.v1", "DiskUsageReply", DiskUsageReply)
+
+
+@dataclass(eq=False, repr=False)
+class DiskUsageRequest(betterproto2.Message):
+    pass
+
+
+default_message_pool.register_message("swiftlm.v1", "DiskUsageRequest", DiskUsageRequest)
+
+
+@dataclass(eq=False, repr=False)
+class DiskUsageRow(betterproto2.Message):
+    name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    path: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+    disk_bytes: "int" = betterproto2.field(3, betterproto2.TYPE_UINT64)
+
+    removable: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
+
+
+default_message_pool.register_message("swiftlm.v1", "DiskUsageRow", DiskUsageRow)
 
 
 @dataclass(eq=False, repr=False)
@@ -818,6 +906,32 @@ default_message_pool.register_message("swiftlm.v1", "Finished", Finished)
 
 
 @dataclass(eq=False, repr=False)
+class FitModelsReply(betterproto2.Message):
+    fits: "dict[str, ModelFit]" = betterproto2.field(
+        1,
+        betterproto2.TYPE_MAP,
+        map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE),
+    )
+
+    fault: "Fault | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "FitModelsReply", FitModelsReply)
+
+
+@dataclass(eq=False, repr=False)
+class FitModelsRequest(betterproto2.Message):
+    """
+    Without names every model on this machine; a hub name is looked at without being pulled.
+    """
+
+    models: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "FitModelsRequest", FitModelsRequest)
+
+
+@dataclass(eq=False, repr=False)
 class GenerateRequest(betterproto2.Message):
     """
 
@@ -931,6 +1045,18 @@ class Image(betterproto2.Message):
 
 
 default_message_pool.register_message("swiftlm.v1", "Image", Image)
+
+
+@dataclass(eq=False, repr=False)
+class ImportModelRequest(betterproto2.Message):
+    path: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    name: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+    dtype: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("swiftlm.v1", "ImportModelRequest", ImportModelRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -1327,6 +1453,40 @@ default_message_pool.register_message("swiftlm.v1", "Message", Message)
 
 
 @dataclass(eq=False, repr=False)
+class ModelFit(betterproto2.Message):
+    verdict: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    fits, tight, streams, too large, unknown
+    """
+
+    needed_bytes: "int" = betterproto2.field(2, betterproto2.TYPE_UINT64)
+
+    available_bytes: "int" = betterproto2.field(3, betterproto2.TYPE_UINT64)
+
+    context: "int" = betterproto2.field(4, betterproto2.TYPE_UINT32)
+    """
+    tokens that fit; 0 = not known
+    """
+
+    decode_low: "float" = betterproto2.field(5, betterproto2.TYPE_FLOAT)
+    """
+    predicted tokens/s
+    """
+
+    decode_high: "float" = betterproto2.field(6, betterproto2.TYPE_FLOAT)
+
+    detail: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
+
+    estimated: "bool" = betterproto2.field(8, betterproto2.TYPE_BOOL)
+    """
+    by the size alone
+    """
+
+
+default_message_pool.register_message("swiftlm.v1", "ModelFit", ModelFit)
+
+
+@dataclass(eq=False, repr=False)
 class ModelStatus(betterproto2.Message):
     model: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
@@ -1391,6 +1551,43 @@ class ModelStatus(betterproto2.Message):
 
 
 default_message_pool.register_message("swiftlm.v1", "ModelStatus", ModelStatus)
+
+
+@dataclass(eq=False, repr=False)
+class OfferedModel(betterproto2.Message):
+    model: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    what `pull` takes
+    """
+
+    title: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+    here: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
+
+    size_bytes: "int" = betterproto2.field(4, betterproto2.TYPE_UINT64)
+
+    licence: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+
+    quantization: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+
+    model_type: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
+
+    context: "int" = betterproto2.field(8, betterproto2.TYPE_UINT32)
+
+    tools: "bool" = betterproto2.field(9, betterproto2.TYPE_BOOL)
+
+    reasoning: "bool" = betterproto2.field(10, betterproto2.TYPE_BOOL)
+
+    vision: "bool" = betterproto2.field(11, betterproto2.TYPE_BOOL)
+
+    gated: "bool" = betterproto2.field(12, betterproto2.TYPE_BOOL)
+
+    downloads: "int" = betterproto2.field(13, betterproto2.TYPE_UINT64)
+
+    fit: "ModelFit | None" = betterproto2.field(14, betterproto2.TYPE_MESSAGE, optional=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "OfferedModel", OfferedModel)
 
 
 @dataclass(eq=False, repr=False)
@@ -1516,6 +1713,14 @@ default_message_pool.register_message("swiftlm.v1", "RemoveModelRequest", Remove
 
 
 @dataclass(eq=False, repr=False)
+class RepairModelRequest(betterproto2.Message):
+    model: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("swiftlm.v1", "RepairModelRequest", RepairModelRequest)
+
+
+@dataclass(eq=False, repr=False)
 class RequestsReply(betterproto2.Message):
     requests: "list[ActiveRequest]" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, repeated=True
@@ -1591,6 +1796,34 @@ class Sampling(betterproto2.Message):
 
 
 default_message_pool.register_message("swiftlm.v1", "Sampling", Sampling)
+
+
+@dataclass(eq=False, repr=False)
+class SearchModelsReply(betterproto2.Message):
+    models: "list[OfferedModel]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
+
+    fault: "Fault | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "SearchModelsReply", SearchModelsReply)
+
+
+@dataclass(eq=False, repr=False)
+class SearchModelsRequest(betterproto2.Message):
+    """
+    Without text the catalogue; `refresh` asks the hub for exact sizes of what is listed.
+    """
+
+    text: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    limit: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
+
+    fits: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
+
+    refresh: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
+
+
+default_message_pool.register_message("swiftlm.v1", "SearchModelsRequest", SearchModelsRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -2425,6 +2658,144 @@ class EngineStub(betterproto2_grpclib.ServiceStub):
         )
 
 
+class StoreStub(betterproto2_grpclib.ServiceStub):
+    """
+    What of models does not need an engine: adopting, importing, repairing, finding, weighing.
+    """
+
+    async def add(
+        self,
+        message: "AddModelRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "AddModelReply":
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Store/Add",
+            message,
+            AddModelReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def import_(
+        self,
+        message: "ImportModelRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "AsyncIterator[OperationEvent]":
+
+        async for response in self._unary_stream(
+            "/swiftlm.v1.Store/Import",
+            message,
+            OperationEvent,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        ):
+            yield response
+
+    async def repair(
+        self,
+        message: "RepairModelRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "AsyncIterator[OperationEvent]":
+
+        async for response in self._unary_stream(
+            "/swiftlm.v1.Store/Repair",
+            message,
+            OperationEvent,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        ):
+            yield response
+
+    async def convert(
+        self,
+        message: "ConvertModelRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "AsyncIterator[OperationEvent]":
+
+        async for response in self._unary_stream(
+            "/swiftlm.v1.Store/Convert",
+            message,
+            OperationEvent,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        ):
+            yield response
+
+    async def search(
+        self,
+        message: "SearchModelsRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "SearchModelsReply":
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Store/Search",
+            message,
+            SearchModelsReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def fit(
+        self,
+        message: "FitModelsRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "FitModelsReply":
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Store/Fit",
+            message,
+            FitModelsReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def usage(
+        self,
+        message: "DiskUsageRequest | None" = None,
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "DiskUsageReply":
+
+        if message is None:
+            message = DiskUsageRequest()
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Store/Usage",
+            message,
+            DiskUsageReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+
 class AdminBase(betterproto2_grpclib.ServiceBase):
     async def status(self, message: "StatusRequest") -> "DaemonStatus":
 
@@ -2970,5 +3341,153 @@ class EngineBase(betterproto2_grpclib.ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 EngineShutdownRequest,
                 EngineShutdownReply,
+            ),
+        }
+
+
+class StoreBase(betterproto2_grpclib.ServiceBase):
+    """
+    What of models does not need an engine: adopting, importing, repairing, finding, weighing.
+    """
+
+    async def add(self, message: "AddModelRequest") -> "AddModelReply":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def import_(self, message: "ImportModelRequest") -> "AsyncIterator[OperationEvent]":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+        yield OperationEvent()
+
+    async def repair(self, message: "RepairModelRequest") -> "AsyncIterator[OperationEvent]":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+        yield OperationEvent()
+
+    async def convert(self, message: "ConvertModelRequest") -> "AsyncIterator[OperationEvent]":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+        yield OperationEvent()
+
+    async def search(self, message: "SearchModelsRequest") -> "SearchModelsReply":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def fit(self, message: "FitModelsRequest") -> "FitModelsReply":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def usage(self, message: "DiskUsageRequest") -> "DiskUsageReply":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def __rpc_add(
+        self, stream: "grpclib.server.Stream[AddModelRequest, AddModelReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.add(request)
+        await stream.send_message(response)
+
+    async def __rpc_import_(
+        self, stream: "grpclib.server.Stream[ImportModelRequest, OperationEvent]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        await self._call_rpc_handler_server_stream(
+            self.import_,
+            stream,
+            request,
+        )
+
+    async def __rpc_repair(
+        self, stream: "grpclib.server.Stream[RepairModelRequest, OperationEvent]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        await self._call_rpc_handler_server_stream(
+            self.repair,
+            stream,
+            request,
+        )
+
+    async def __rpc_convert(
+        self, stream: "grpclib.server.Stream[ConvertModelRequest, OperationEvent]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        await self._call_rpc_handler_server_stream(
+            self.convert,
+            stream,
+            request,
+        )
+
+    async def __rpc_search(
+        self, stream: "grpclib.server.Stream[SearchModelsRequest, SearchModelsReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.search(request)
+        await stream.send_message(response)
+
+    async def __rpc_fit(
+        self, stream: "grpclib.server.Stream[FitModelsRequest, FitModelsReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.fit(request)
+        await stream.send_message(response)
+
+    async def __rpc_usage(
+        self, stream: "grpclib.server.Stream[DiskUsageRequest, DiskUsageReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.usage(request)
+        await stream.send_message(response)
+
+    def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
+        return {
+            "/swiftlm.v1.Store/Add": grpclib.const.Handler(
+                self.__rpc_add,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                AddModelRequest,
+                AddModelReply,
+            ),
+            "/swiftlm.v1.Store/Import": grpclib.const.Handler(
+                self.__rpc_import_,
+                grpclib.const.Cardinality.UNARY_STREAM,
+                ImportModelRequest,
+                OperationEvent,
+            ),
+            "/swiftlm.v1.Store/Repair": grpclib.const.Handler(
+                self.__rpc_repair,
+                grpclib.const.Cardinality.UNARY_STREAM,
+                RepairModelRequest,
+                OperationEvent,
+            ),
+            "/swiftlm.v1.Store/Convert": grpclib.const.Handler(
+                self.__rpc_convert,
+                grpclib.const.Cardinality.UNARY_STREAM,
+                ConvertModelRequest,
+                OperationEvent,
+            ),
+            "/swiftlm.v1.Store/Search": grpclib.const.Handler(
+                self.__rpc_search,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                SearchModelsRequest,
+                SearchModelsReply,
+            ),
+            "/swiftlm.v1.Store/Fit": grpclib.const.Handler(
+                self.__rpc_fit,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                FitModelsRequest,
+                FitModelsReply,
+            ),
+            "/swiftlm.v1.Store/Usage": grpclib.const.Handler(
+                self.__rpc_usage,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                DiskUsageRequest,
+                DiskUsageReply,
             ),
         }

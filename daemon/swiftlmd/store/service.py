@@ -1,0 +1,244 @@
+"""The Store service of admin.proto: adopting, importing, repairing, finding and weighing models.
+
+Faults travel inside the reply or the last event, as in the Admin service beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from swiftlm_engine.brain.plan import MachineLimits, PlanRequest
+from swiftlm_proto import messages as m
+from swiftlmd.faults import ServiceError
+from swiftlmd.store import catalogue, fit
+from swiftlmd.store.discovery import Offer, Outline
+from swiftlmd.store.entries import PullProgress
+from swiftlmd.store.fit import Fit
+from swiftlmd.store.store import ModelStore
+
+_LIMIT = 20
+_LOOKS_AT_ONCE = 4
+
+Refresh = Callable[[], Awaitable[list[m.ModelStatus]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a plan on this machine starts from when every other model gives way."""
+
+    request: PlanRequest
+    machine: MachineLimits
+
+
+class Planning(Protocol):
+    async def __call__(self) -> Basis:
+        """Reads the machine; raises ServiceError when the settings make no plan possible."""
+
+
+class StoreService(m.StoreBase):
+    """`refresh` reads the models again, so that names resolve by what is here now."""
+
+    def __init__(self, store: ModelStore, planning: Planning, refresh: Refresh) -> None:
+        self._store = store
+        self._planning = planning
+        self._refresh = refresh
+
+    async def add(self, message: m.AddModelRequest) -> m.AddModelReply:
+        try:
+            added = await self._store.add(Path(message.path), message.name)
+        except ServiceError as error:
+            return m.AddModelReply(fault=error.to_fault())
+        return m.AddModelReply(model=await self._status(added.name))
+
+    async def import_(self, message: m.ImportModelRequest) -> AsyncIterator[m.OperationEvent]:
+        steps = self._store.import_gguf(Path(message.path), message.name, message.dtype)
+        async for event in self._events(steps):
+            yield event
+
+    async def repair(self, message: m.RepairModelRequest) -> AsyncIterator[m.OperationEvent]:
+        async for event in self._events(self._store.repair(message.model)):
+            yield event
+
+    async def convert(self, message: m.ConvertModelRequest) -> AsyncIterator[m.OperationEvent]:
+        steps = self._store.quantise(
+            message.model, message.name, message.bits or 4, message.group_size or 64
+        )
+        async for event in self._events(steps):
+            yield event
+
+    async def search(self, message: m.SearchModelsRequest) -> m.SearchModelsReply:
+        try:
+            if message.text:
+                offers = await self._store.search(message.text, message.limit or _LIMIT)
+                found = [_from_offer(offer) for offer in offers if offer.runs_here]
+            else:
+                found = [_from_entry(entry) for entry in catalogue.entries()]
+            if message.refresh:
+                await self._look_at([model.model for model in found])
+            listed = await self._weighed(found)
+        except ServiceError as error:
+            return m.SearchModelsReply(fault=error.to_fault())
+        return m.SearchModelsReply(models=[x for x in listed if _wanted(x, message.fits)])
+
+    async def fit(self, message: m.FitModelsRequest) -> m.FitModelsReply:
+        paths = {model.name: model.path for model in await self._store.list()}
+        try:
+            for name in message.models:
+                if name not in paths:
+                    paths[name] = (await self._store.outline(name)).path
+            basis = await self._planning()
+        except ServiceError as error:
+            return m.FitModelsReply(fault=error.to_fault())
+        names = message.models or sorted(paths)
+        fits = await asyncio.to_thread(_fits, {name: paths[name] for name in names}, basis)
+        return m.FitModelsReply(fits=fits)
+
+    async def usage(self, message: m.DiskUsageRequest) -> m.DiskUsageReply:
+        usage = await self._store.usage()
+        rows = [
+            m.DiskUsageRow(row.name, str(row.path), row.disk_bytes, row.removable)
+            for row in usage.rows
+        ]
+        return m.DiskUsageReply(rows, usage.total_bytes, usage.free_bytes)
+
+    async def _events(
+        self, steps: AsyncGenerator[PullProgress, None]
+    ) -> AsyncIterator[m.OperationEvent]:
+        """Every report, then the model as it is listed now, or the fault."""
+        last: PullProgress | None = None
+        try:
+            async with aclosing(steps) as reports:
+                async for report in reports:
+                    last = report
+                    yield to_event(report)
+        except ServiceError as error:
+            yield m.OperationEvent(fault=error.to_fault())
+            return
+        assert last is not None, "a job reports at least its end"
+        model = await self._status(last.model)
+        yield m.OperationEvent("done", 1.0, last.detail, done=True, model=model)
+
+    async def _status(self, name: str) -> m.ModelStatus | None:
+        return next((s for s in await self._refresh() if s.model == name), None)
+
+    async def _look_at(self, names: list[str]) -> None:
+        """Fetches headers of several repositories; those that fail stay estimated."""
+        gate = asyncio.Semaphore(_LOOKS_AT_ONCE)
+
+        async def look(name: str) -> ServiceError | None:
+            async with gate:
+                try:
+                    await self._store.outline(name)
+                except ServiceError as error:
+                    return error
+            return None
+
+        errors = await asyncio.gather(*(look(name) for name in names if "/" in name))
+        if errors and all(errors):
+            raise next(error for error in errors if error)
+
+    async def _weighed(self, found: list[m.OfferedModel]) -> list[m.OfferedModel]:
+        """With verdicts: by the folder or outline that is here, else by the size."""
+        paths = {model.name: model.path for model in await self._store.list() if model.ready}
+        basis = await self._planning()
+
+        def weigh() -> None:
+            for model in found:
+                model.fit = to_message(_verdict(model, self._folder(model, paths), basis))
+
+        await asyncio.to_thread(weigh)
+        return found
+
+    def _folder(self, model: m.OfferedModel, paths: dict[str, Path]) -> Path | None:
+        """The model's own, else its outline's; what they say of it is taken over."""
+        if model.model in paths:
+            model.here = True
+            return paths[model.model]
+        outline = self._store.known_outline(model.model) if "/" in model.model else None
+        if outline is None:
+            return None
+        _take_over(model, outline)
+        return outline.path
+
+
+def _fits(paths: dict[str, Path], basis: Basis) -> dict[str, m.ModelFit]:
+    request, machine = basis.request, basis.machine
+    return {n: to_message(fit.of_folder(path, request, machine)) for n, path in paths.items()}
+
+
+def _verdict(model: m.OfferedModel, folder: Path | None, basis: Basis) -> Fit:
+    if folder is not None:
+        return fit.of_folder(folder, basis.request, basis.machine)
+    return fit.of_size(model.size_bytes, basis.machine, basis.request.budget_bytes)
+
+
+def to_event(report: PullProgress) -> m.OperationEvent:
+    """Progress on the wire."""
+    share = report.done_bytes / report.total_bytes if report.total_bytes else 0.0
+    return m.OperationEvent(
+        stage=report.stage.value,
+        fraction=share,
+        detail=report.detail,
+        done_bytes=report.done_bytes,
+        total_bytes=report.total_bytes,
+        bytes_per_s=report.bytes_per_s,
+        eta_s=report.eta_s,
+    )
+
+
+def to_message(found: Fit) -> m.ModelFit:
+    low, high = found.decode_tokens_s
+    return m.ModelFit(
+        verdict=found.verdict.value,
+        needed_bytes=found.needed_bytes,
+        available_bytes=found.available_bytes,
+        context=found.context,
+        decode_low=low,
+        decode_high=high,
+        detail=found.detail,
+        estimated=found.estimated,
+    )
+
+
+def _from_offer(offer: Offer) -> m.OfferedModel:
+    return m.OfferedModel(
+        model=offer.repo,
+        size_bytes=offer.size_bytes,
+        licence=offer.licence,
+        quantization=offer.quantization,
+        model_type=offer.model_type,
+        vision=offer.vision,
+        gated=offer.gated,
+        downloads=offer.downloads,
+    )
+
+
+def _from_entry(entry: catalogue.Entry) -> m.OfferedModel:
+    return m.OfferedModel(
+        model=entry.repo,
+        title=entry.title,
+        size_bytes=entry.size_bytes,
+        licence=entry.licence,
+        quantization=f"{entry.bits_per_weight:g} bits per weight",
+        context=entry.context,
+        tools=entry.tools,
+        reasoning=entry.reasoning,
+        vision=entry.vision,
+    )
+
+
+def _take_over(model: m.OfferedModel, outline: Outline) -> None:
+    """What the repository itself says goes before the catalogue's estimate."""
+    model.size_bytes = outline.size_bytes
+    model.gated = outline.gated
+    model.licence = outline.licence or model.licence
+
+
+def _wanted(model: m.OfferedModel, only_fitting: bool) -> bool:
+    runs = {fit.Verdict.FITS.value, fit.Verdict.TIGHT.value, fit.Verdict.STREAMS.value}
+    return not only_fitting or (model.fit is not None and model.fit.verdict in runs)
