@@ -34,15 +34,24 @@ class Report:
 
 
 async def chaos(
-    home: Home, script: dict[str, Any], kills: int, seed: int, **settings: Any
+    home: Home,
+    script: dict[str, Any],
+    kills: int,
+    seed: int,
+    *,
+    longest_s: float = 1.5,
+    **settings: Any,
 ) -> Report:
-    """Kills engine, daemon or both, `kills` times; raises AssertionError where a promise breaks."""
+    """Kills engine, daemon or both, `kills` times, each after at most `longest_s` of load.
+
+    Raises AssertionError where a promise breaks.
+    """
     choice, report = random.Random(seed), Report()
     live = await _started(home, script, settings)
     try:
         for _ in range(kills):
             load = [asyncio.create_task(_client(live, report)) for _ in range(_CLIENTS)]
-            await asyncio.sleep(choice.random() * 1.5)
+            await asyncio.sleep(choice.random() * longest_s)
             target = choice.choice(("engine", "daemon", "both"))
             report.kills[target] += 1
             children = _engines(live)

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ from swiftlm_proto.paths import Paths, under
 
 _TESTS = Path(__file__).parent
 _ROOMS = [str(_TESTS.parent / room) for room in ("proto", "daemon", "engine", "ctl")]
+
+
+_PROBE = aiohttp.ClientTimeout(total=2.0)
 
 
 @dataclass(slots=True)
@@ -78,18 +82,25 @@ class LiveDaemon:
         return self.child.pid
 
     async def ready(self, timeout_s: float = 30.0) -> None:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                if self.child.returncode is not None:
-                    output = (self.home.root / "output").read_text()
-                    raise AssertionError(f"the daemon left with {self.child.returncode}: {output}")
-                try:
-                    async with self.http.get("/ready") as reply:
-                        if reply.status == 200:
-                            return
-                except aiohttp.ClientError:
-                    pass
-                await asyncio.sleep(0.02)
+        """Until `/ready` says so; what the daemon said is in the error when it never does."""
+        started_at, last = time.monotonic(), "nothing"
+        while time.monotonic() - started_at < timeout_s:
+            if self.child.returncode is not None:
+                raise AssertionError(f"the daemon left with {self.child.returncode}{self._said()}")
+            try:
+                async with self.http.get("/ready", timeout=_PROBE) as reply:
+                    if reply.status == 200:
+                        return
+                    last = await reply.text()
+            except (aiohttp.ClientError, TimeoutError) as error:
+                last = repr(error)
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"not ready after {timeout_s:g} s: {last}{self._said()}")
+
+    def _said(self) -> str:
+        output = (self.home.root / "output").read_text()
+        log = self.home.log() if (self.home.paths.logs / "swiftlmd.log").exists() else ""
+        return f"; output: {output[-2000:]}; log: {log[-2000:]}"
 
     def signal(self, number: signal.Signals) -> None:
         self.child.send_signal(number)

@@ -13,7 +13,7 @@ SCRIPT = {"tokens": ["word "] * 40, "token_s": 0.01, "load_s": 0.2}
 @pytest.mark.timeout(3600)
 async def test_two_hundred_kills_leave_nothing_to_mend() -> None:
     async with home("tiny") as place:
-        report = await chaos(place, SCRIPT, kills=200, seed=1)
+        report = await chaos(place, SCRIPT, kills=200, seed=1, longest_s=3.0)
         print(
             f"kills {dict(report.kills)}, requests {dict(report.endings)}, "
             f"slowest return {report.slowest_s:.1f} s"
