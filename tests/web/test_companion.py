@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_admin import FakeAdmin
+from fake_admin import READY, FakeAdmin
 from scripted_backend import MODEL, ScriptedBackend, serve, text
 
 from swiftlm_proto import messages as m
@@ -50,7 +51,7 @@ async def page():
 @pytest.fixture
 def admin():
     fake = FakeAdmin()
-    fake.daemon.models = [m.ModelStatus(model=MODEL, state=m.ModelStatusState.READY, size_bytes=1)]
+    fake.daemon.models = [replace(READY, model=MODEL)]
     return fake
 
 

@@ -230,6 +230,10 @@ export function Chat({ status }) {
     <section class="talk"><div class="bar"><select aria-label="Model" value=${model}
       onChange=${(event) => setChosen(event.target.value)}>${status.models.map((one) => html`
       <option value=${one.model}>${one.model}</option>`)}</select>
+      <select class="phone" aria-label="Conversation" value=${talk.id}
+        onChange=${(event) => open(all.find((one) => one.id === event.target.value) || talk)}>
+        ${!all.some((one) => one.id === talk.id) && html`<option value=${talk.id}>New chat</option>`}
+        ${all.map((one) => html`<option value=${one.id}>${one.title}</option>`)}</select>
       <button class="phone" onClick=${() => open(talks.fresh())}>New</button></div>
       <div class="messages" aria-live="polite">
       ${!shown.length && !live && html`<${Welcome} status=${status} model=${model} />`}

@@ -16,7 +16,7 @@ function Gauge({ models, machine }) {
       from += (1000 * held) / budget;
       return html`<rect class=${`part${index % 4}`} x=${at} width=${(1000 * held) / budget} height="28" />`;
     })}</svg><p class="dim">${parts.map(([name, held]) => `${name} ${bytes(held)}`).join(" · ") || "No model loaded"}
-    · budget ${bytes(machine.budget_bytes)} · free on this machine ${bytes(machine.available_bytes)}
+    ${" · "}budget ${bytes(machine.budget_bytes)} · free on this machine ${bytes(machine.available_bytes)}
     ${machine.pressure && ` · pressure ${machine.pressure}`}</p></section>`;
 }
 
