@@ -628,7 +628,8 @@ finish() {
     *) say && say "to have swiftlmctl at hand: export PATH=\"$BIN:\$PATH\"" ;;
   esac
   say
-  say "swiftlm $VERSION serves OpenAI clients at http://127.0.0.1:5413/v1. Next:"
+  port=$(ctl config get http.port 2>/dev/null || say 5413)
+  say "swiftlm $VERSION serves OpenAI clients at http://127.0.0.1:$port/v1. Next:"
   say "  '$program' chat"
   say "  '$program' status --watch"
   say "  '$program' connect claude-code    (or codex, opencode, zed, ...)"
