@@ -177,11 +177,12 @@ class DecodeBatch:
         assert self._inputs is not None
         tokens = self._read()
         pending = row.sequence.prefill_ids[-1] if not tokens else tokens[0].token_id
+        caches = self._separate[0] if self._separate else self._caches
         draft = [] if pending in row.end_ids else self._speculator.draft(row.sequence)
+        draft = draft[: max(0, _room_to_take_back(caches) - 1)]
         if not draft:
             self._dispatch(self._forward(self._inputs))
             return tokens
-        caches = self._separate[0] if self._separate else self._caches
         held, drawn = self._speculator.check(self._model, caches, row.sampling, pending, draft)
         for token_id in held:
             row.sequence.output_ids.append(token_id)
@@ -311,3 +312,9 @@ class DecodeBatch:
         else:
             self._separate = [[c.extract(i) for c in self._caches] for i in range(len(self._rows))]
         self._caches = []
+
+
+def _room_to_take_back(caches: Caches) -> int:
+    """Tokens that can be added and trimmed again without a trace; compressing caches bound it."""
+    bounds = (getattr(cache, "tokens_before_flush", None) for cache in caches)
+    return min((bound for bound in bounds if bound is not None), default=1 << 30)

@@ -6,6 +6,7 @@ was not routed is found at the next one, never answered with a shortened context
 """
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import mlx.core as mx
@@ -13,7 +14,7 @@ from mlx_lm.models.cache import create_attention_mask
 
 from swiftlm_engine.turboquant.backend import Backend, default_backend
 from swiftlm_engine.turboquant.codec import codec
-from swiftlm_engine.turboquant.formats import PAGE_TOKENS, KVFormat, parse_format
+from swiftlm_engine.turboquant.formats import PAGE_TOKENS, KVFormat, num_pages, parse_format
 from swiftlm_engine.turboquant.packing import NibbleOrder, reorder_keys
 from swiftlm_engine.turboquant.sequence import SequenceKV
 
@@ -89,8 +90,15 @@ class TurboKVCache:
     def is_trimmable(self) -> bool:
         return True
 
-    def trim(self, count: int) -> int:
-        return self.kv.trim(count)
+    def trim(self, n: int) -> int:
+        return self.kv.trim(n)
+
+    @property
+    def tokens_before_flush(self) -> int:
+        """Tokens that can still come before any is compressed. A draft that may be taken back must
+        stay within them: what is compressed was attended exactly, and comes back changed."""
+        held, pages = self.kv.num_tokens, self.kv.num_pages
+        return next(n for n in count() if num_pages(held + n + 1) > pages)
 
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
