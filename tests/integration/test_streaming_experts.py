@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import mlx.core as mx
 import pytest
@@ -84,3 +85,15 @@ def test_unknown_family_is_refused_by_name(tmp_path):
     folder = make_model("llama", tmp_path)
     with pytest.raises(EngineFault, match="llama"):
         EngineHarness(folder, stream_experts="on")
+
+
+def test_file_truncated_while_running_ends_the_request_and_keeps_the_engine(tmp_path):
+    folder = make_model("qwen3_moe", tmp_path, num_experts=12)
+    with EngineHarness(folder, stream_experts="on", expert_slots=2) as engine:
+        os.truncate(folder / "model.safetensors", 4096)
+        for name in ("a", "b"):
+            failed = engine.run(job(name))[0].finished
+            assert failed.reason is EndReason.ERROR
+            assert "changed while" in str(failed.fault)
+        engine.session.streaming.streamer.reader.close()
+        assert engine.died == []
