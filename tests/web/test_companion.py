@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import live_daemon
 import pytest
 from fake_admin import READY, FakeAdmin
 from scripted_backend import MODEL, ScriptedBackend, serve, text
@@ -155,3 +156,13 @@ async def test_the_page_and_all_its_files_stay_within_their_budget(page, admin):
         await page.get_by_text("Ready", exact=True).wait_for()
         total = sum([(await one.request.sizes())["responseBodySize"] for one in sizes])
         assert 20_000 < total < 250_000
+
+
+async def test_the_real_daemon_plans_a_load_and_explains_its_settings(page):
+    async with live_daemon.home("hollow") as home, live_daemon.daemon(home) as daemon:
+        await page.goto(f"{daemon.url}/#models")
+        await page.get_by_role("button", name="Plan").click()
+        await page.get_by_role("row", name="weights").wait_for()
+        await page.goto(f"{daemon.url}/#settings")
+        await page.get_by_text("Address that HTTP listens on.").wait_for()
+        await page.get_by_text("from default").first.wait_for()

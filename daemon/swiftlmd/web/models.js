@@ -18,6 +18,8 @@ function PlanTable({ plan }) {
   const show = (name, value) => (name.endsWith("bytes") ? bytes(value) : String(value));
   return html`<table><tbody>${rows.map(([name, value]) => html`<tr><th scope="row">
     ${name.replace(/_bytes$/, "").replaceAll("_", " ")}</th><td>${show(name, value)}</td></tr>`)}
+    ${(plan.terms || []).map((term) => html`<tr><th scope="row">${term.kind}
+      <span class="dim"> ${term.note}</span></th><td>${bytes(term.bytes)}</td></tr>`)}
     </tbody></table>`;
 }
 
@@ -35,7 +37,7 @@ function Plan({ model, onLoad }) {
   return html`<div class="plan"><div class="row"><label>Context<input type="number" min="256" step="256"
       placeholder="default" onChange=${(event) => set("context", Number(event.target.value))} /></label>
     <label>KV format<select onChange=${(event) => set("kv", event.target.value)}>
-      <option value="">default</option>${["fp16", "q8", "turbo4", "turbo3"].map((kv) => html`
+      <option value="">default</option>${["fp16", "turbo", "k4v3", "k4v4", "k8v3", "spec"].map((kv) => html`
       <option>${kv}</option>`)}</select></label></div>
     ${answer.error && html`<p class="error">${answer.error}</p>`}
     ${answer.plan && html`<${PlanTable} plan=${answer.plan} />`}
