@@ -7,7 +7,8 @@ TESTED := proto/swiftlm_proto engine/swiftlm_engine daemon/swiftlmd ctl/swiftlmc
 OPENBLAS := $(firstword $(wildcard /usr/lib/*/openblas-pthread/libopenblas.so.0))
 FAST := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
 
-.PHONY: test setup lint types unit integration e2e test-kernels bench bench-kv soak proto lock clean
+.PHONY: test setup lint types unit integration e2e clients test-kernels bench bench-kv bench-stream \
+	soak proto lock clean
 
 test: setup lint types
 	$(FAST) $(PYTHON) -m pytest -m "not slow and not kernels and not metal and not macos" --durations=15
@@ -34,6 +35,12 @@ integration: setup
 e2e: setup
 	$(FAST) $(PYTHON) -m pytest tests/e2e
 
+# Every client library, in an environment of its own (they disagree with ours about versions).
+clients:
+	[ -x .venv-clients/bin/python ] || python3 -m venv .venv-clients
+	.venv-clients/bin/pip install -qq -r tests/clients/requirements.txt
+	.venv-clients/bin/python -m pytest tests/clients
+
 test-kernels: setup
 	$(PYTHON) -m pytest tests/kernels -m kernels
 
@@ -42,6 +49,9 @@ bench: setup
 
 bench-kv: setup
 	$(FAST) $(PYTHON) bench/kv_quality.py
+
+bench-stream: setup
+	$(FAST) PYTHONPATH=engine:proto:daemon $(PYTHON) -m bench.streaming $(MODEL)
 
 soak: setup
 	$(FAST) $(PYTHON) -m pytest tests -m slow
@@ -53,4 +63,4 @@ lock:
 	scripts/lock.sh
 
 clean:
-	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-clients .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

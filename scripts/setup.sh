@@ -8,7 +8,7 @@ venv=$1
 system_packages() {
   command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ] || return 0
   missing=
-  for package in libopenblas0-pthread shellcheck dash; do
+  for package in libopenblas0-pthread shellcheck dash chromium; do
     dpkg -s "$package" >/dev/null 2>&1 || missing="$missing $package"
   done
   [ -n "$missing" ] || return 0
