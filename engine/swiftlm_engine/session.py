@@ -63,6 +63,7 @@ class ModelFacts:
     load_s: float
     parallel: int
     prefill_chunk: int
+    fingerprint: str
     notes: tuple[str, ...] = ()
 
 
@@ -181,6 +182,7 @@ def _assemble(
         weights.load_s,
         parallel,
         limits.prefill_chunk,
+        kv.facts.fingerprint,
         kv.notes,
     )
     embedder = Embedder(weights.model, stream)

@@ -63,6 +63,7 @@ def loaded_model(facts: ModelFacts) -> m.LoadedModel:
         load_s=facts.load_s,
         parallel=facts.parallel,
         prefill_chunk=facts.prefill_chunk,
+        fingerprint=facts.fingerprint,
         notes=list(facts.notes),
     )
 

@@ -1,6 +1,7 @@
 """The Engine service: what the daemon asks, handed to the MLX thread and answered.
 
-Runs on the asyncio thread. It touches no array; it waits for the MLX thread, never the reverse.
+Runs on the asyncio thread. It touches no array (what does is handed to the MLX thread), and it
+waits for that thread, never the reverse.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
+
+import mlx.core as mx
 
 from swiftlm_engine.device import NoDevice
 from swiftlm_engine.engine import DeviceFault, failure
@@ -224,6 +227,8 @@ class EngineService(m.EngineBase):
         def act() -> str:
             if message.clear:
                 prefix.clear()
+            if message.clear_pool:
+                mx.clear_cache()
             if message.resize_bytes is not None:
                 prefix.resize(message.resize_bytes)
             return json.dumps(dataclasses.asdict(prefix.stats()))
