@@ -37,6 +37,7 @@ class Daemon:
     """An open, greeted connection; `status` is the daemon's answer to the greeting."""
 
     admin: m.AdminStub
+    store: m.StoreStub
     status: m.DaemonStatus
     paths: Paths
 
@@ -100,7 +101,7 @@ async def _connected(paths: Paths, any_protocol: bool) -> AsyncIterator[Daemon]:
             hello = m.StatusRequest(client_protocol=m.PROTOCOL, client_version=version())
             status = await admin.status(hello, timeout=GREETING_TIMEOUT_S)
             _check_versions(status, any_protocol)
-            yield Daemon(admin, status, paths)
+            yield Daemon(admin, m.StoreStub(channel), status, paths)
     finally:
         channel.close()
 

@@ -21,11 +21,14 @@ from swiftlmctl.commands import (
     requests,
     service,
     status,
+    store,
     version,
 )
 from swiftlmctl.errors import CtlError
 
-_ROOMS = (status, service, load, models, chat, logs, config, cache, requests, clients, doctor)
+_ROOMS = (
+    status, service, load, models, store, chat, logs, config, cache, requests, clients, doctor,
+)  # fmt: skip
 
 
 def build() -> typer.Typer:

@@ -23,6 +23,7 @@ from swiftlmd.options import options_over
 from swiftlmd.placement import Planner
 from swiftlmd.service import Service
 from swiftlmd.store import ModelStore
+from swiftlmd.store.service import to_event
 
 _STAGES = {
     m.LoadEventStage.READING: "reading",
@@ -103,22 +104,16 @@ class AdminService(m.AdminBase):
             found = await self._store.cancel(message.model)
             yield m.OperationEvent(done=True, detail="" if found else "no such pull is under way")
             return
+        name, detail = message.model, ""
         try:
             steps = self._store.pull(message.model, message.revision, message.include)
             async with aclosing(steps) as reports:
                 async for report in reports:
-                    fraction = report.done_bytes / report.total_bytes if report.total_bytes else 0.0
-                    yield m.OperationEvent(
-                        stage=report.stage.value,
-                        fraction=fraction,
-                        detail=report.detail,
-                        done_bytes=report.done_bytes,
-                        total_bytes=report.total_bytes,
-                        bytes_per_s=report.bytes_per_s,
-                        eta_s=report.eta_s,
-                    )
-            model = await self._model(message.model)
-            yield m.OperationEvent(stage="done", fraction=1.0, done=True, model=model)
+                    # A folder or a GGUF file gets a name of its own.
+                    name, detail = report.model or name, report.detail
+                    yield to_event(report)
+            model = await self._model(name)
+            yield m.OperationEvent("done", 1.0, detail, done=True, model=model)
         except ServiceError as error:
             yield m.OperationEvent(fault=error.to_fault())
 

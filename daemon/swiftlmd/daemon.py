@@ -20,6 +20,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from swiftlm_engine.brain.plan import BadPlanRequest
 from swiftlm_proto.paths import Paths
 from swiftlmd import logs
 from swiftlmd.admin import AdminService
@@ -33,14 +34,14 @@ from swiftlmd.config.settings import Settings
 from swiftlmd.doctor import Doctor
 from swiftlmd.engines.engine import EngineLauncher
 from swiftlmd.engines.process import MAX_LOG_BYTES, shorten
-from swiftlmd.faults import ServiceError
+from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http.app import make_app, make_runner
 from swiftlmd.http.options import HttpOptions
 from swiftlmd.instance import Instance
 from swiftlmd.machine import Machine, has_cuda_mlx, wired_without_owner
 from swiftlmd.memory import Governor, Level, RatioStore, Watch, system_device, system_readings
 from swiftlmd.memory_report import PriceCheck, memory_report
-from swiftlmd.planning import BrainPlanner
+from swiftlmd.planning import BrainPlanner, plan_request
 from swiftlmd.power import SleepGuard, WakeWatch, find_assertion, seconds_with_sleep
 from swiftlmd.reclaim import EngineReclaimer
 from swiftlmd.residency import Residency
@@ -48,6 +49,7 @@ from swiftlmd.self_test import test_engines
 from swiftlmd.service import About, Service
 from swiftlmd.store import ModelStore
 from swiftlmd.store.options import from_settings
+from swiftlmd.store.service import Basis, StoreService
 from swiftlmd.supervisor import Notifier, Supervisor
 from swiftlmd.thermal import system_thermal
 
@@ -174,7 +176,7 @@ class Daemon:
     async def _start(self, sockets: AsyncExitStack) -> web.AppRunner:
         """Listens on both sockets; they are released, connections first, when the stack closes."""
         given = self._given
-        server = OwnerOnlyServer([self._administration()])
+        server = OwnerOnlyServer([self._administration(), self._store_service()])
         await server.serve_on(given.admin)
         sockets.push_async_callback(_close, server)
         options = http_options(self._settings())
@@ -242,6 +244,19 @@ class Daemon:
             shut_down=self.ask_to_stop,
             took_over=self._took_over,
         )
+
+    def _store_service(self) -> StoreService:
+        async def basis() -> Basis:
+            held = self._residency.held_bytes()
+            limits = await asyncio.to_thread(
+                self._machine.limits, committed_bytes=0, returning_bytes=held
+            )
+            try:
+                return Basis(plan_request(self._settings(), limits), limits)
+            except BadPlanRequest as error:
+                raise ServiceError(Kind.INVALID, str(error)) from error
+
+        return StoreService(self._store, basis, self._service.list_models)
 
     def _chores(self, runner: web.AppRunner) -> Iterator[Coroutine[None, None, None]]:
         clock = self._clock

@@ -1,15 +1,18 @@
-"""`models` (list, show, rm) and `pull`: what is on the disk."""
+"""`models` (list, show, rm; more in store.py) and `pull`: what is on the disk."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swiftlmctl.commands import store
 from swiftlmctl.options import Json, Model
 
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m
+    from swiftlmctl.output import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -18,6 +21,7 @@ def register(app: typer.Typer) -> None:
     group.command("list")(list_models)
     group.command()(show)
     group.command()(rm)
+    store.register_in_models(group)
     app.add_typer(group, name="models")
     app.command()(pull)
 
@@ -29,27 +33,63 @@ def models(context: typer.Context, json: Json = False) -> None:
 
 
 def list_models(
-    fit: Annotated[bool, typer.Option("--fit", help="Only what fits this machine.")] = False,
+    fit: Annotated[bool, typer.Option("--fit", help="With what each is on this machine.")] = False,
     json: Json = False,
 ) -> None:
     """List the models on this machine."""
     from swiftlmctl import output, statusview
 
-    found, default = _listed(fit)
+    found, default = _listed()
     if json:
-        output.show_json(found)
+        output.show_json(found if not fit else _fitted(found))
+    elif found and fit:
+        output.show_table(_fit_table(found, _fits([])))
     elif found:
         output.show_table(statusview.model_table(found, default))
     else:
         output.say("no models here yet; `swiftlmctl pull smollm2-135m` fetches a small one")
 
 
-def _listed(fit: bool) -> tuple[list[m.ModelStatus], str]:
+def _fits(names: list[str]) -> dict[str, m.ModelFit]:
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client
+
+    async def verb(daemon: client.Daemon) -> m.FitModelsReply:
+        return await daemon.store.fit(m.FitModelsRequest(models=names))
+
+    reply = client.call(verb)
+    client.check(reply.fault)
+    return reply.fits
+
+
+def _fitted(found: list[m.ModelStatus]) -> list[dict[str, object]]:
+    from swiftlmctl import output
+
+    fits = _fits([])
+    return [{**output.plain(x), "fit": output.plain(fits.get(x.model))} for x in found]
+
+
+def _fit_table(found: list[m.ModelStatus], fits: dict[str, m.ModelFit]) -> Table:
+    from swiftlmctl.output import Table, size_text
+
+    columns = ("model", "size", "fit", "context", "tok/s", "detail")
+    rows = []
+    for status in found:
+        fit = fits.get(status.model)
+        context = str(fit.context) if fit and fit.context else ""
+        detail = status.error or (fit.detail if fit else "")
+        verdict, speed = store.fit_words(fit), store.speed_words(fit)
+        size = size_text(status.size_bytes)
+        rows.append((status.model, size, verdict, context, speed, detail))
+    return Table(columns, tuple(rows), frozenset({"size", "context", "tok/s"}))
+
+
+def _listed() -> tuple[list[m.ModelStatus], str]:
     from swiftlm_proto import messages as m
     from swiftlmctl import client
 
     async def verb(daemon: client.Daemon) -> tuple[list[m.ModelStatus], str]:
-        reply = await daemon.admin.list_models(m.ListModelsRequest(fit=fit))
+        reply = await daemon.admin.list_models(m.ListModelsRequest())
         return reply.models, daemon.status.default_model
 
     return client.call(verb)
@@ -62,7 +102,7 @@ def show(model: Model, json: Json = False) -> None:
     from swiftlmctl import ledger, output
     from swiftlmctl.errors import CtlError
 
-    found, _ = _listed(fit=False)
+    found, _ = _listed()
     match = [status for status in found if status.model == model]
     if not match:
         names = ", ".join(status.model for status in found) or "none yet"
@@ -125,7 +165,7 @@ def pull(
     model: Model,
     revision: Annotated[str, typer.Option(help="Branch, tag or commit.")] = "",
     include: Annotated[
-        list[str] | None, typer.Option(help="Only files that match; may be repeated.")
+        list[str] | None, typer.Option(help="Further files, or one .gguf; may be repeated.")
     ] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop a running pull.")] = False,
     json: Json = False,
@@ -134,6 +174,8 @@ def pull(
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output, progress
 
+    if model.startswith(("/", "./", "../", "~")):
+        model = store.absolute(Path(model))
     request = m.PullRequest(model=model, revision=revision, cancel=cancel, include=include or [])
 
     async def verb(daemon: client.Daemon) -> m.OperationEvent:
@@ -146,4 +188,6 @@ def pull(
         output.say(f"the pull of {model} is cancelled")
     else:
         size = last.model.size_bytes if last.model else last.total_bytes
-        output.say(f"{model} is here ({output.size_text(size)})")
+        name = last.model.model if last.model else model
+        detail = f"; {last.detail}" if last.detail else ""
+        output.say(f"{name} is here ({output.size_text(size)}){detail}")

@@ -17,7 +17,7 @@ from swiftlmd.faults import ModelNotFound, ServiceError
 from swiftlmd.store import builtin, discovery, hub_cache, names, places, usage
 from swiftlmd.store.discovery import Offer, Outline
 from swiftlmd.store.entries import PullProgress, RemovedModel, Source, Stage, StoredModel
-from swiftlmd.store.errors import NotRemovable
+from swiftlmd.store.errors import BadModelName, NotRemovable
 from swiftlmd.store.jobs import Jobs
 from swiftlmd.store.options import StoreOptions
 from swiftlmd.store.pulls import Pulls
@@ -80,7 +80,10 @@ class ModelStore:
 
     async def cancel(self, name: str) -> bool:
         """Stop a pull for all who follow it; False when there is none."""
-        wanted = await asyncio.to_thread(self._wanted, name, "", ())
+        try:
+            wanted = await asyncio.to_thread(self._wanted, name, "", ())
+        except BadModelName:
+            return False
         return await self._jobs.cancel(wanted.name)
 
     async def repair(self, name: str) -> AsyncGenerator[PullProgress, None]:

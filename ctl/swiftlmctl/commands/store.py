@@ -1,0 +1,198 @@
+"""`models add|search|repair|du`, `import` and `convert`: getting models and judging them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swiftlmctl.options import Json, Model
+
+if TYPE_CHECKING:
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client
+    from swiftlmctl.output import Table
+
+Name = Annotated[str, typer.Option("--name", help="What it is called here.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("import")(import_gguf)
+    app.command()(convert)
+
+
+def register_in_models(group: typer.Typer) -> None:
+    group.command()(add)
+    group.command()(search)
+    group.command()(repair)
+    group.command()(du)
+
+
+def add(
+    folder: Annotated[Path, typer.Argument(help="A model folder.", show_default=False)],
+    name: Name = "",
+    json: Json = False,
+) -> None:
+    """List a model folder of yours where it is; nothing is copied."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, output
+
+    request = m.AddModelRequest(path=absolute(folder), name=name)
+
+    async def verb(daemon: client.Daemon) -> m.AddModelReply:
+        return await daemon.store.add(request)
+
+    reply = client.call(verb)
+    client.check(reply.fault)
+    assert reply.model is not None, "a reply without a fault names the model"
+    if json:
+        output.show_json(reply.model)
+    else:
+        problem = f", but: {reply.model.error}" if reply.model.error else ""
+        output.say(f"{reply.model.model} is listed{problem}")
+
+
+def search(
+    text: Annotated[str, typer.Argument(help="Words; without them the catalogue.")] = "",
+    fits: Annotated[bool, typer.Option("--fits", help="Only what runs on this machine.")] = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Ask the hub for exact sizes, for exact verdicts.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
+    json: Json = False,
+) -> None:
+    """Find models on the hub, with what each would be on this machine."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, output
+
+    request = m.SearchModelsRequest(text=text, limit=limit, fits=fits, refresh=refresh)
+
+    async def verb(daemon: client.Daemon) -> m.SearchModelsReply:
+        return await daemon.store.search(request)
+
+    reply = client.call(verb)
+    client.check(reply.fault)
+    if json:
+        output.show_json(reply.models)
+    elif reply.models:
+        output.show_table(_offers(reply.models))
+    else:
+        output.say("nothing found" + (" that fits; leave --fits away to see all" if fits else ""))
+
+
+def repair(model: Model, json: Json = False) -> None:
+    """Read every byte of a model again and fetch what is wrong or missing."""
+    from swiftlm_proto import messages as m
+
+    request = m.RepairModelRequest(model=model)
+    _operation(lambda daemon: daemon.store.repair(request), f"repair {model}", json)
+
+
+def du(json: Json = False) -> None:
+    """Show what models, and the caches around them, take of the disk."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, output
+
+    async def verb(daemon: client.Daemon) -> m.DiskUsageReply:
+        return await daemon.store.usage(m.DiskUsageRequest())
+
+    reply = client.call(verb)
+    if json:
+        output.show_json(reply)
+        return
+    rows = tuple((row.name, output.size_text(row.disk_bytes), row.path) for row in reply.rows)
+    output.show_table(output.Table(("name", "size", "path"), rows, frozenset({"size"})))
+    total, free = output.size_text(reply.total_bytes), output.size_text(reply.free_bytes)
+    output.say(f"{total} taken, {free} free")
+
+
+def import_gguf(
+    file: Annotated[Path, typer.Argument(help="A .gguf file.", show_default=False)],
+    name: Name = "",
+    dtype: Annotated[
+        str, typer.Option(help="Of scales: float32, float16 or bfloat16; else by the machine.")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Make a model of a GGUF file, and say what rounding cost."""
+    from swiftlm_proto import messages as m
+
+    request = m.ImportModelRequest(path=absolute(file), name=name, dtype=dtype)
+    _operation(lambda daemon: daemon.store.import_(request), f"import {file.name}", json)
+
+
+def convert(
+    model: Model,
+    name: Name = "",
+    bits: Annotated[int, typer.Option(help="2, 3, 4, 5, 6 or 8 per weight.")] = 4,
+    group_size: Annotated[int, typer.Option("--group-size", help="32, 64 or 128 weights.")] = 64,
+    json: Json = False,
+) -> None:
+    """Make a smaller copy of a model that is not quantised."""
+    from swiftlm_proto import messages as m
+
+    request = m.ConvertModelRequest(model=model, name=name, bits=bits, group_size=group_size)
+    _operation(lambda daemon: daemon.store.convert(request), f"convert {model}", json)
+
+
+def absolute(path: Path) -> str:
+    """As the daemon must hear it: it has another working directory."""
+    return str(path.expanduser().absolute())
+
+
+def fit_words(fit: m.ModelFit | None) -> str:
+    """`fits`, or `~ tight` where it is an estimate."""
+    if fit is None or fit.verdict == "unknown":
+        return "?"
+    return f"~ {fit.verdict}" if fit.estimated else fit.verdict
+
+
+def speed_words(fit: m.ModelFit | None) -> str:
+    if fit is None or not fit.decode_high:
+        return ""
+    return f"{fit.decode_low:.0f}-{fit.decode_high:.0f}"
+
+
+def _offers(models: list[m.OfferedModel]) -> Table:
+    from swiftlmctl.output import Table
+
+    columns = ("model", "size", "fit", "context", "tok/s", "licence", "notes")
+    right = frozenset({"size", "context", "tok/s"})
+    return Table(columns, tuple(map(_offer, models)), right)
+
+
+def _offer(model: m.OfferedModel) -> tuple[str, ...]:
+    from swiftlmctl.output import size_text
+
+    context = (model.fit.context if model.fit else 0) or model.context
+    marks = ("here", "gated", "tools", "reasoning", "vision")
+    notes = [mark for mark in marks if getattr(model, mark)]
+    notes += [model.quantization] if model.quantization else []
+    return (
+        model.model,
+        size_text(model.size_bytes) if model.size_bytes else "",
+        fit_words(model.fit),
+        str(context) if context else "",
+        speed_words(model.fit),
+        model.licence,
+        ", ".join(notes),
+    )
+
+
+def _operation(
+    start: Callable[[client.Daemon], AsyncIterator[m.OperationEvent]], title: str, json: bool
+) -> None:
+    """Follows it to the end and says what came of it."""
+    from swiftlmctl import client, output, progress
+
+    async def verb(daemon: client.Daemon) -> m.OperationEvent:
+        return await progress.follow(start(daemon), title, json=json)
+
+    last = client.call(verb)
+    if not json and last.model is not None:
+        detail = f"; {last.detail}" if last.detail else ""
+        output.say(
+            f"{last.model.model} is here ({output.size_text(last.model.size_bytes)}){detail}"
+        )

@@ -1,0 +1,140 @@
+"""swiftlmctl's verbs about models against the real daemon and a hub on loopback."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+from fake_hub import FakeHub, Slow, model_files, until
+from gguf import GGMLQuantizationType as Type
+from live_daemon import Home, LiveDaemon, daemon, home
+from tiny_gguf import write_gguf
+from tiny_models import make_model
+
+from swiftlm_proto import messages as m
+
+NAME = "org/tiny-mlx"
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[FakeHub]:
+    async with FakeHub() as hub:
+        hub.add(NAME, model_files())
+        yield hub
+
+
+@pytest.fixture
+async def place(hub: FakeHub) -> AsyncIterator[Home]:
+    async with home("tiny") as found:
+        found.environ |= {
+            "HF_HOME": str(found.root / "hf"),
+            "HF_ENDPOINT": hub.url,
+            "HF_HUB_OFFLINE": "0",
+            "HF_TOKEN": "",
+        }
+        yield found
+
+
+@pytest.fixture
+async def live(place: Home) -> AsyncIterator[LiveDaemon]:
+    async with daemon(place) as running:
+        yield running
+
+
+async def ctl(place: Home, *words: str, code: int = 0) -> str:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "swiftlmctl", *words,
+        cwd=place.root,
+        env={**os.environ, **place.environ, "SWIFTLM_HOME": str(place.root),
+             "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    async with asyncio.timeout(60):
+        out, _ = await process.communicate()
+    assert process.returncode == code, out.decode()
+    return out.decode()
+
+
+async def test_pull_show_fit_and_remove(live: LiveDaemon, place: Home) -> None:
+    assert f"{NAME} is here" in await ctl(place, "pull", NAME)
+    fitted = json.loads(await ctl(place, "models", "list", "--fit", "--json"))
+    verdicts = {model["model"]: model["fit"]["verdict"] for model in fitted}
+    assert verdicts == {"tiny": "fits", NAME: "fits"}
+    table = await ctl(place, "models", "list", "--fit")
+    assert table.splitlines()[0].split()[:3] == ["MODEL", "SIZE", "FIT"]
+    usage = json.loads(await ctl(place, "models", "du", "--json"))
+    assert {row["name"] for row in usage["rows"]} >= {"tiny", NAME}
+    await ctl(place, "models", "rm", NAME, "--yes")
+    listed = json.loads(await ctl(place, "models", "--json"))
+    assert [model["model"] for model in listed] == ["tiny"]
+
+
+async def test_search_says_what_runs_here(live: LiveDaemon, place: Home) -> None:
+    found = json.loads(await ctl(place, "models", "search", "tiny", "--refresh", "--json"))
+    assert [(x["model"], x["here"], x["fit"]["verdict"]) for x in found] == [(NAME, False, "fits")]
+    catalogue = await ctl(place, "models", "search")
+    assert "mlx-community/Qwen3-0.6B-4bit" in catalogue
+    assert "~ fits" in catalogue
+
+
+async def test_gguf_and_folders_are_taken_by_relative_paths(live: LiveDaemon, place: Home) -> None:
+    folder = await asyncio.to_thread(make_model, "llama", place.root / "mine")
+    await asyncio.to_thread(write_gguf, folder, place.root / "t.gguf", "llama", Type.Q8_0)
+    assert "no loss" in await ctl(place, "import", "t.gguf")
+    assert "mine is listed" in await ctl(place, "models", "add", "mine")
+    assert "mine is here" in await ctl(place, "pull", "./mine")
+    assert "mine-4bit is here" in await ctl(place, "convert", "mine")
+    names = {model["model"] for model in json.loads(await ctl(place, "models", "--json"))}
+    assert names == {"tiny", "t", "mine", "mine-4bit"}
+
+
+async def test_failures_are_one_line_and_exit_one(live: LiveDaemon, place: Home) -> None:
+    for words in (
+        ("pull", "org/none"),
+        ("import", "none.gguf"),
+        ("models", "add", "."),
+        ("models", "repair", "tiny"),
+        ("convert", "none"),
+    ):
+        said = await ctl(place, *words, code=1)
+        assert said.count("\n") <= 3, said  # progress so far, the error, its hint
+        assert "Traceback" not in said
+
+
+async def test_pull_can_be_cancelled_from_another_terminal(
+    live: LiveDaemon, place: Home, hub: FakeHub
+) -> None:
+    hub.add(NAME, model_files(1_000_000))
+    hub.misbehave("model.safetensors", Slow(50_000))
+    pulling = asyncio.create_task(ctl(place, "pull", NAME, code=1))
+    await until(lambda: hub.body_bytes("model.safetensors") > 0)
+    status = json.loads(await ctl(place, "status", "--json"))
+    assert [download["model"] for download in status["downloads"]] == [NAME]
+    await ctl(place, "pull", NAME, "--cancel")
+    assert "cancelled" in await pulling
+    status = json.loads(await ctl(place, "status", "--json"))
+    assert not status["downloads"]
+
+
+async def test_killed_daemon_goes_on_with_its_pull(place: Home, hub: FakeHub) -> None:
+    hub.add(NAME, model_files(1_000_000))
+    hub.misbehave("model.safetensors", Slow(200_000))
+    async with daemon(place) as first:
+        pulling = asyncio.create_task(ctl(place, "pull", NAME, code=1))
+        await until(lambda: hub.body_bytes("model.safetensors") > 200_000)
+        first.child.kill()
+        await first.child.wait()
+        await pulling
+    async with daemon(place) as second:
+
+        async def is_here() -> bool:
+            listed = (await second.admin.list_models(m.ListModelsRequest())).models
+            return any(x.model == NAME and not x.error for x in listed)
+
+        await until(is_here)
+    starts = [served.start for served in hub.log if served.path.startswith("/cdn/")]
+    assert len(starts) == 2
+    assert starts[1] > 100_000
