@@ -35,11 +35,10 @@ integration: setup
 e2e: setup
 	$(FAST) $(PYTHON) -m pytest tests/e2e
 
-# Every client library, in an environment of its own (they disagree with ours about versions).
+# Every client library and agent, installed beside ours (they disagree with ours about versions);
+# writes the table of docs/clients.md.
 clients:
-	[ -x .venv-clients/bin/python ] || python3 -m venv .venv-clients
-	.venv-clients/bin/pip install -qq -r tests/clients/requirements.txt
-	.venv-clients/bin/python -m pytest tests/clients
+	sh tests/clients/run.sh
 
 test-kernels: setup
 	$(PYTHON) -m pytest tests/kernels -m kernels
@@ -63,4 +62,4 @@ lock:
 	scripts/lock.sh
 
 clean:
-	rm -rf $(VENV) .venv-clients .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -32,13 +32,15 @@ class ClientServer:
 
 
 @contextmanager
-def running(options: HttpOptions | None = None) -> Iterator[ClientServer]:
+def running(
+    options: HttpOptions | None = None, backend: ScriptedBackend | None = None
+) -> Iterator[ClientServer]:
     loop = asyncio.new_event_loop()
     stop, started = asyncio.Event(), threading.Event()
     served: list[ClientServer] = []
 
     async def run() -> None:
-        async with serve(ScriptedBackend(), options) as server:
+        async with serve(backend or ScriptedBackend(), options) as server:
             served.append(ClientServer(server.url, server.backend, loop))
             started.set()
             await stop.wait()

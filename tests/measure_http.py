@@ -1,6 +1,6 @@
 """CPU of the daemon's HTTP side per streamed token, with a backend that steps like an engine.
 
-    python tests/measure_http.py [--streams 32] [--tokens 400] [--idle 200] [--path chat]
+    python tests/measure_http.py [--streams 32] [--tokens 400] [--idle 200] [--path chat] [--health]
 
 The server runs here, the readers in a child process; the figure is this process's CPU time over
 the tokens sent. The backend's own share (making events, its queues) is measured by reading it
@@ -72,8 +72,10 @@ class SteppedBackend(ScriptedBackend):
         self._queues.clear()
 
 
-def read(port: int, path: str, body: dict[str, object], streams: int, idle: int) -> None:
-    """The child: opens idle sockets and reads every stream to its end."""
+def read(
+    port: int, path: str, body: dict[str, object], streams: int, idle: int, health: bool
+) -> None:
+    """The child: opens idle sockets, reads every stream to its end, asks for health meanwhile."""
 
     async def one() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -84,11 +86,33 @@ def read(port: int, path: str, body: dict[str, object], streams: int, idle: int)
             pass
         writer.close()
 
+    async def ask_for_health() -> None:
+        waits: list[float] = []
+        try:
+            while True:
+                started = time.perf_counter()
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(
+                    b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+                )
+                await reader.read()
+                writer.close()
+                waits.append((time.perf_counter() - started) * 1000)
+                await asyncio.sleep(0.02)
+        finally:
+            waits.sort()
+            p99 = waits[int(len(waits) * 0.99)]
+            print(f"/health: p50 {waits[len(waits) // 2]:.1f} ms, p99 {p99:.1f} ms, n {len(waits)}")
+
     async def all_of_them() -> None:
+        asker = asyncio.create_task(ask_for_health()) if health else None
         idle_sockets = [await asyncio.open_connection("127.0.0.1", port) for _ in range(idle)]
         await asyncio.gather(*(one() for _ in range(streams)))
         for _, writer in idle_sockets:
             writer.close()
+        if asker is not None:
+            asker.cancel()
+            await asyncio.wait({asker})
 
     asyncio.run(all_of_them())
 
@@ -102,7 +126,7 @@ async def serve(args: argparse.Namespace) -> float:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]
     child = multiprocessing.get_context("spawn").Process(
-        target=read, args=(port, path, body, args.streams, args.idle)
+        target=read, args=(port, path, body, args.streams, args.idle, args.health)
     )
     child.start()
     while len(backend._queues) < args.streams and child.is_alive():  # noqa: ASYNC110 - another process
@@ -131,6 +155,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--idle", type=int, default=0)
+    parser.add_argument("--health", action="store_true", help="ask /health 50 times a second")
     parser.add_argument("--step-ms", type=float, default=10.0)
     parser.add_argument("--path", choices=sorted(BODIES), default="chat")
     args = parser.parse_args()

@@ -1,18 +1,83 @@
-"""The server that client libraries are pointed at.
+"""The server that clients are pointed at, and the table of what became of them.
 
-Every test asks for its library with `pytest.importorskip`; `make clients` installs them all (see
-requirements.txt), a plain test run has the light ones.
+A client that is not installed is skipped with its name: a plain test run has the light ones,
+`sh tests/clients/run.sh` installs them all and writes docs/clients.md through `CLIENTS_TABLE`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import json
+import os
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from client_server import KEY, ClientServer, running
 
 from swiftlmd.http.options import HttpOptions
+
+# How a client's version is found: a Python distribution, or a package of package.json.
+PACKAGES = {
+    "openai": "openai",
+    "anthropic": "anthropic",
+    "LangChain": "langchain-openai",
+    "instructor": "instructor",
+    "LiteLLM": "litellm",
+    "OpenAI Agents": "openai-agents",
+    "smolagents": "smolagents",
+    "Claude Code": "@anthropic-ai/claude-code",
+    "Codex CLI": "@openai/codex",
+    "OpenCode": "opencode-ai",
+    "pi": "@earendil-works/pi-coding-agent",
+    "Continue CLI": "@continuedev/cli",
+    "aider": "aider-chat",
+}
+BEGIN, END = "<!-- results -->", "<!-- end of results -->"
+
+_outcomes: dict[str, Counter[str]] = defaultdict(Counter)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "client(name): the client that the test runs")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+    report = yield
+    marker = item.get_closest_marker("client")
+    if marker is not None and (report.when == "call" or report.skipped or report.failed):
+        _outcomes[marker.args[0]][report.outcome] += 1
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    target = os.environ.get("CLIENTS_TABLE")
+    if not target:
+        return
+    rows = ["| client | version | tests | result |", "|---|---|---|---|"]
+    for client, package in PACKAGES.items():
+        outcomes = _outcomes.get(client, Counter())
+        result = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
+        row = (client, version_of(package), str(outcomes.total()), result or "not run")
+        rows.append(f"| {' | '.join(row)} |")
+    page = Path(target)
+    before, _, rest = page.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    table = "\n".join(rows)
+    page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+
+
+def version_of(package: str) -> str:
+    pinned = json.loads((Path(__file__).parent / "package.json").read_text())["dependencies"]
+    if package in pinned:
+        return pinned[package]
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return os.environ.get("AIDER_VERSION", "-") if package == "aider-chat" else "-"
 
 
 @pytest.fixture

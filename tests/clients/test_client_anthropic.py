@@ -12,6 +12,7 @@ from swiftlmd.faults import Kind
 anthropic = pytest.importorskip(
     "anthropic", reason="anthropic is not installed; see requirements.txt"
 )
+pytestmark = pytest.mark.client("anthropic")
 
 READ = {"name": "read", "description": "Reads.", "input_schema": {"type": "object"}}
 

@@ -20,6 +20,7 @@ def need(name: str):
     return pytest.importorskip(name, reason=f"{name} is not installed; see requirements.txt")
 
 
+@pytest.mark.client("instructor")
 def test_instructor_forces_its_tool_and_parses_the_call(server: ClientServer):
     instructor, openai = need("instructor"), need("openai")
     server.backend.default = calls(*tool_call("City", '{"name": "Oslo", "people": 7}'))
@@ -31,6 +32,7 @@ def test_instructor_forces_its_tool_and_parses_the_call(server: ClientServer):
     assert server.backend.requests[-1].chat.tool_choice == m.ToolChoice.NAMED
 
 
+@pytest.mark.client("instructor")
 def test_instructor_parses_json_mode(server: ClientServer):
     instructor, openai = need("instructor"), need("openai")
     server.backend.default = text('{"name": "Oslo", "people": 7}')
@@ -43,6 +45,7 @@ def test_instructor_parses_json_mode(server: ClientServer):
     assert city.model_dump() == {"name": "Oslo", "people": 7}
 
 
+@pytest.mark.client("LiteLLM")
 def test_litellm_streams_calls_tools_embeds_and_raises(server: ClientServer):
     litellm = need("litellm")
     where = {"api_base": server.v1, "api_key": "none", "num_retries": 0}
@@ -65,6 +68,7 @@ def test_litellm_streams_calls_tools_embeds_and_raises(server: ClientServer):
         litellm.completion(**chat)
 
 
+@pytest.mark.client("LiteLLM")
 def test_litellm_speaks_anthropic_to_us(server: ClientServer):
     litellm = need("litellm")
     reply = litellm.completion(
@@ -76,6 +80,7 @@ def test_litellm_speaks_anthropic_to_us(server: ClientServer):
     assert reply.choices[0].message.content == "Hello, world!"
 
 
+@pytest.mark.client("OpenAI Agents")
 @pytest.mark.parametrize("dialect", ["responses", "chat"])
 def test_openai_agents_runs_a_whole_loop(server: ClientServer, dialect: str):
     agents, openai = need("agents"), need("openai")
@@ -100,6 +105,7 @@ def test_openai_agents_runs_a_whole_loop(server: ClientServer, dialect: str):
     assert {route for route, _ in server.backend.routes} == {dialect}
 
 
+@pytest.mark.client("OpenAI Agents")
 async def test_openai_agents_streams_a_whole_loop(server: ClientServer):
     agents, openai = need("agents"), need("openai")
     server.backend.scripts = {
@@ -123,6 +129,7 @@ async def test_openai_agents_streams_a_whole_loop(server: ClientServer):
     assert run.final_output == "Wear a coat."
 
 
+@pytest.mark.client("smolagents")
 def test_smolagents_calls_its_tool_and_ends(server: ClientServer):
     smolagents = need("smolagents")
     calls_: list[str] = []

@@ -10,6 +10,7 @@ from scripted_backend import EMBEDDER, EMBEDDING_WIDTH, MODEL, calls, text, tool
 langchain_openai = pytest.importorskip(
     "langchain_openai", reason="langchain-openai is not installed; see requirements.txt"
 )
+pytestmark = pytest.mark.client("LangChain")
 
 
 class City(BaseModel):

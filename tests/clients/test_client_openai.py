@@ -13,6 +13,7 @@ from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind
 
 openai = pytest.importorskip("openai", reason="openai is not installed; see requirements.txt")
+pytestmark = pytest.mark.client("openai")
 
 WEATHER = {
     "type": "function",

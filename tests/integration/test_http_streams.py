@@ -259,3 +259,22 @@ async def test_twenty_disconnects_at_once_leave_nothing_behind(http):
         await server.backend.wait_until(lambda: server.backend.aborted == 20)
         await nothing_runs(server)
         await until(lambda: not any("tick" in repr(t) for t in asyncio.all_tasks() - before))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_the_log_tells_a_client_that_left_early_from_one_that_had_its_answer(
+    http, caplog, whole
+):
+    caplog.set_level("INFO", "swiftlmd.access")
+    backend = ScriptedBackend() if whole else held()
+    async with serve(backend) as server:
+        body = {"messages": USER, "stream": True}
+        async with http.post(server.url + "/v1/chat/completions", json=body) as reply:
+            raw = b""
+            while (b"[DONE]" if whole else b"two") not in raw:
+                raw += await reply.content.readany()
+        await nothing_runs(server)
+        await until(lambda: bool(caplog.records))
+    [record] = [r for r in caplog.records if r.name == "swiftlmd.access"]
+    assert record.fields["status"] == (200 if whole else 499)
+    assert record.fields["outcome"] == ("ok" if whole else "client_left")

@@ -107,12 +107,15 @@ async def _observe(request: web.Request, handler: Handler) -> web.StreamResponse
     """Gives the request an id, turns failures into answers, and accounts for it."""
     record = request[RECORD] = Record(route=request.match_info.route.name or "unknown")
     started_at = time.monotonic()
-    status = 499  # the client left, unless something better is known
+    status = 0
     try:
         response = await _answer(request, handler, record)
         status = response.status
         return response
     finally:
+        if not status:  # the client left: too early, or with the whole answer
+            status = 200 if record.sent_whole else 499
+            record.outcome = "" if record.sent_whole else "client_left"
         seconds = time.monotonic() - started_at
         request.app[PARTS].metrics.observe(record, status, seconds)
         _log_access(request, record, status, seconds)

@@ -44,6 +44,7 @@ class Record:
     model: str = ""
     stream: bool = False
     outcome: str = ""
+    sent_whole: bool = False  # a stream's last event is out; Codex hangs up right then
     usage: m.Usage | None = None
     first_token_s: float = 0.0
     cache_note: str = ""

@@ -54,6 +54,7 @@ async def stream(
     ticker = asyncio.create_task(channel.tick())
     try:
         await _pump(channel, generation, encoder)
+        request[RECORD].sent_whole = True
     except ServiceError as error:
         await _stop(ticker)
         await channel.fail(error)
