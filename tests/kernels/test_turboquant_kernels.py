@@ -52,6 +52,7 @@ CASES = [
     Case("metal", SPEC, 128, 4),
     Case("metal", K8V3, 128, 4),
     Case("metal", K8V3, 64, 8),
+    Case("metal", K4V4, 64, 2),
     Case("metal", K4V4, 64, 5),
     Case("cuda", K4V3, 64, 7, 2),
     Case("cuda", K4V3, 128, 4, 2),
