@@ -41,7 +41,11 @@ HOSTILE = (
 @pytest.fixture
 async def page():
     async with async_playwright() as driver:
-        browser = await driver.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        # The BLAS that tests preload for MLX crashes a browser.
+        environ = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
+        browser = await driver.chromium.launch(
+            executable_path=str(CHROMIUM), args=FLAGS, env=environ
+        )
         context = await browser.new_context(viewport={"width": 1440, "height": 900})
         page = await context.new_page()
         page.set_default_timeout(8000)
