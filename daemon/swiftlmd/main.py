@@ -17,12 +17,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib import metadata
 
 import uvloop
 
 from swiftlm_proto.exit_codes import DaemonExit
 from swiftlm_proto.paths import Paths, locate
+from swiftlm_proto.version import version
 from swiftlmd import logs
 from swiftlmd.activation import inherited_socket
 from swiftlmd.admin_socket import NotOurs, SocketInUse, bound_socket, private_folder
@@ -144,13 +144,6 @@ def _failures_logged() -> Iterator[None]:
 
 async def _run(given: Surroundings) -> None:
     await Daemon(given).run()
-
-
-def version() -> str:
-    try:
-        return metadata.version("swiftlm")
-    except metadata.PackageNotFoundError:
-        return "0.0.0+checkout"
 
 
 def _exit_code(error: Exception) -> DaemonExit:

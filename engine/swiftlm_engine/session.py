@@ -27,6 +27,7 @@ from swiftlm_engine.prefix_tiers import open_prefix_cache
 from swiftlm_engine.prepare import Prepared, Preparer, Rendered
 from swiftlm_engine.runner import Runner
 from swiftlm_engine.speculation.choose import choose_speculator
+from swiftlm_engine.speculation.speculator import Speculator
 from swiftlm_engine.streaming.install import StreamingReport, StreamOptions
 from swiftlm_engine.streaming.reader import ReadFault
 from swiftlm_engine.text.constraint import ConstraintCompiler
@@ -119,7 +120,6 @@ def _assemble(
     emit: Callable[[list[Event]], None],
 ) -> Session:
     tokenizer = weights.tokenizer
-    model_type = str(weights.config.get("model_type", ""))
     text = ModelText(tokenizer, options.template_kwargs)
     prefix = open_prefix_cache(options, kv, device, text.template.source)
     context = _context(options, kv.facts)
@@ -133,13 +133,7 @@ def _assemble(
         weights.dtype,
         trimmable=not kv.needs_checkpoints,
     )
-    limits = Limits(
-        parallel=parallel,
-        max_queue=options.max_queue or DEFAULT_QUEUE,
-        prefill_chunk=options.prefill_chunk or DEFAULT_CHUNK[device],
-        slice_s=(options.slice_ms or DEFAULT_SLICE_MS) / 1000,
-        lookahead_tokens=2 + (speculator.draft_tokens if speculator else 0),
-    )
+    limits = _limits(options, device, parallel, speculator)
     runner = Runner(weights.model, kv.make, prefix, stream, speculator)
     gate: Gate = BudgetGate(options.kv_budget_bytes) if options.kv_budget_bytes else OpenGate()
     scheduler = Scheduler(limits, time.monotonic, gate, runner.open, kv.price)
@@ -169,9 +163,37 @@ def _assemble(
         vocab_size,
         min(MAX_CHOICES, parallel),
     )
-    facts = ModelFacts(
+    facts = _facts(options, device, weights, kv, context, vocab_size, limits)
+    embedder = Embedder(weights.model, stream)
+    return Session(
+        engine, preparer, facts, text, runner, prefix, embedder, compiler, weights.streaming
+    )
+
+
+def _limits(
+    options: EngineOptions, device: Device, parallel: int, speculator: Speculator | None
+) -> Limits:
+    return Limits(
+        parallel=parallel,
+        max_queue=options.max_queue or DEFAULT_QUEUE,
+        prefill_chunk=options.prefill_chunk or DEFAULT_CHUNK[device],
+        slice_s=(options.slice_ms or DEFAULT_SLICE_MS) / 1000,
+        lookahead_tokens=2 + (speculator.draft_tokens if speculator else 0),
+    )
+
+
+def _facts(
+    options: EngineOptions,
+    device: Device,
+    weights: LoadedWeights,
+    kv: KvCaches,
+    context: int,
+    vocab_size: int,
+    limits: Limits,
+) -> ModelFacts:
+    return ModelFacts(
         options.model,
-        model_type,
+        str(weights.config.get("model_type", "")),
         context,
         vocab_size,
         weights.weight_bytes,
@@ -180,14 +202,10 @@ def _assemble(
         blas_name() if device is Device.CPU else "",
         kv.kv,
         weights.load_s,
-        parallel,
+        limits.parallel,
         limits.prefill_chunk,
         kv.facts.fingerprint,
         kv.notes,
-    )
-    embedder = Embedder(weights.model, stream)
-    return Session(
-        engine, preparer, facts, text, runner, prefix, embedder, compiler, weights.streaming
     )
 
 

@@ -25,6 +25,7 @@ from swiftlmd.http.shapes import (
     quote,
     timings_body,
     token_text,
+    trailer_event,
     usage_body,
 )
 
@@ -172,10 +173,7 @@ class CompletionChunks:
     def end(self, usage: m.Usage) -> bytes:
         if not self._include_usage:
             return DONE
-        trailer = {**self._head, "choices": [], "usage": usage_body(usage)}
-        if self._generation.timings is not None:
-            trailer["timings"] = timings_body(self._generation.timings)
-        return data_event(trailer) + DONE
+        return trailer_event(self._head, usage, self._generation.timings) + DONE
 
     def error(self, error: ServiceError) -> bytes:
         return data_event(openai_body(error))

@@ -59,6 +59,14 @@ def timings_body(timings: m.Timings) -> dict[str, Any]:
     }
 
 
+def trailer_event(head: dict[str, Any], usage: m.Usage, timings: m.Timings | None) -> bytes:
+    """The last chunk of a stream that was asked for its usage: no choices, only the counts."""
+    trailer = {**head, "choices": [], "usage": usage_body(usage)}
+    if timings is not None:
+        trailer["timings"] = timings_body(timings)
+    return data_event(trailer)
+
+
 def chat_logprobs(logprobs: list[m.TokenLogprob]) -> dict[str, Any]:
     content = [{**_token(t), "top_logprobs": [_token(a) for a in t.top]} for t in logprobs]
     return {"content": content, "refusal": None}

@@ -106,10 +106,6 @@ class StepPlan:
     decode: tuple[Sequence, ...] = ()
     chunk: Chunk | None = None
 
-    @property
-    def idle(self) -> bool:
-        return not (self.gone or self.preempted or self.decode or self.chunk)
-
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
