@@ -207,6 +207,10 @@ class FakeLoadedEngine:
         self._end: asyncio.Future[ProcessEnd] = asyncio.get_running_loop().create_future()
         memory.held[pid] = size_bytes
 
+    @property
+    def ended(self) -> bool:
+        return self._end.done()
+
     async def run(self) -> ProcessEnd:
         return await asyncio.shield(self._end)
 

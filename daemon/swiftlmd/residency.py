@@ -201,7 +201,7 @@ class Residency:
         """The model, ready and with one lease taken."""
         while True:
             resident = await self._entry(name, None)
-            if resident.state is State.READY and not resident.leaving:
+            if resident.usable:
                 resident.take(self._clock.now())
                 return resident
             if resident.state in (State.READY, State.UNLOADING):

@@ -63,6 +63,12 @@ class Resident:
         return self.state is State.FAILED and self.task is None
 
     @property
+    def usable(self) -> bool:
+        """Ready, staying, and its engine is not on its way out (killed, its end not yet booked)."""
+        alive = self.engine is not None and not self.engine.ended
+        return self.state is State.READY and not self.leaving and alive
+
+    @property
     def footprint_bytes(self) -> int:
         """As the engine last said."""
         return self.engine.stats.footprint_bytes if self.engine else 0

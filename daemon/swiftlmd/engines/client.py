@@ -67,6 +67,10 @@ class EngineClient:
     def in_flight(self) -> int:
         return len(self._flights)
 
+    @property
+    def closed(self) -> bool:
+        return self._end is not None
+
     async def load(self, request: m.LoadRequest) -> AsyncIterator[m.LoadEvent]:
         """The load's progress; raises ServiceError when the engine breaks off."""
         try:

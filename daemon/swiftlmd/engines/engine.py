@@ -40,6 +40,11 @@ class Engine:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def ended(self) -> bool:
+        """True from the moment its requests are told that it is gone; `run` returns soon after."""
+        return self.client.closed
+
     async def run(self) -> ProcessEnd:
         """Serves requests until the process is gone; each one under way then ends in an error."""
         try:

@@ -293,6 +293,17 @@ async def test_an_engine_that_dies_while_loading_is_tried_again_with_pauses_then
     assert len(world.launcher.launched) == 5
 
 
+async def test_the_next_request_after_an_engines_death_waits_for_the_new_engine(
+    world: World,
+) -> None:
+    await world.use("a")
+    dead = world.launcher.engines["a"]
+    dead.die(-9)  # its requests know, residency's own task has not run yet
+    async with world.residency.lease("a") as lease:
+        assert lease.engine is not dead
+    assert world.launcher.launched == ["a", "a"]
+
+
 async def test_a_model_that_failed_is_looked_up_again_before_the_next_try(world: World) -> None:
     world.launcher.faults.append(ServiceError(Kind.INVALID, "context 900 is too much"))
     world.settings = Settings(engine_context=900)
