@@ -156,6 +156,7 @@ class FakePlanner:
             refusal=f"model '{model.name}' needs {needed}, {available} available",
             plan="{}",
             forced=force,
+            sampling=m.Sampling(temperature=0.5, top_k=20),
         )
 
 
@@ -166,6 +167,7 @@ class FakeEngineClient:
         self.busy = asyncio.Event()
         self.stats_reply: m.EngineStats | None = m.EngineStats()
         self.aborted: list[str] = []
+        self.requests: list[m.GenerateRequest] = []
         self.events: asyncio.Queue[m.SequenceEvent] = asyncio.Queue()
 
     async def stats(self, timeout_s: float) -> m.EngineStats:
@@ -174,6 +176,7 @@ class FakeEngineClient:
         return self.stats_reply
 
     async def generate(self, request: m.GenerateRequest) -> AsyncGenerator[m.SequenceEvent, None]:
+        self.requests.append(request)
         finished = False
         try:
             while not finished:

@@ -34,6 +34,7 @@ class Placement:
     forced: bool = False
     price_request: PriceRequest = free_of_charge
     environment: Mapping[str, str] = field(default_factory=dict)
+    sampling: m.Sampling = field(default_factory=m.Sampling)  # where a request says nothing
 
 
 class Planner(Protocol):

@@ -29,6 +29,7 @@ from swiftlmd.config.settings import Settings
 from swiftlmd.config.values import size_bytes
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.placement import Placement
+from swiftlmd.sampling_profile import sampling_profile
 from swiftlmd.store.entries import StoredModel
 
 _ALL_LAYERS = 0xFFFFFFFF
@@ -63,6 +64,9 @@ class BrainPlanner:
         )
         try:
             plan = await asyncio.to_thread(self._plan, model.path, settings, limits, force)
+            sampling = await asyncio.to_thread(
+                sampling_profile, model.path, settings.engine_sampling
+            )
         except ModelFilesError as error:
             message = f"model '{model.name}' cannot be loaded: {error}"
             raise ServiceError(Kind.MODEL_BROKEN, message) from error
@@ -77,6 +81,7 @@ class BrainPlanner:
             plan=json.dumps(plan.to_json()),
             forced=plan.forced,
             price_request=plan.request_bytes,
+            sampling=sampling,
         )
 
     def _plan(self, folder: Path, settings: Settings, limits: MachineLimits, force: bool) -> Plan:

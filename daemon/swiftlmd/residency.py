@@ -67,6 +67,7 @@ class Lease:
     model: str
     engine: Engine
     price_request: PriceRequest
+    sampling: m.Sampling  # defaults of its requests
 
 
 class Residency:
@@ -137,7 +138,7 @@ class Residency:
         if keep_alive_s is not None:
             resident.keep_alive_s = keep_alive_s
         try:
-            yield Lease(resident.name, engine, resident.price_request)
+            yield Lease(resident.name, engine, resident.price_request, resident.sampling)
         finally:
             resident.give_back(self._clock.now())
 

@@ -43,6 +43,7 @@ class Resident:
     priced_bytes: int = 0
     price_request: PriceRequest = free_of_charge
     plan: str = ""
+    sampling: m.Sampling = field(default_factory=m.Sampling)  # where a request says nothing
     progress: m.LoadEvent = field(default_factory=m.LoadEvent)
     fault: ServiceError | None = None
     failed_at: float = -math.inf

@@ -57,6 +57,7 @@ class Room:
             newcomer.priced_bytes = placement.needed_bytes
             newcomer.price_request = placement.price_request
             newcomer.plan = placement.plan
+            newcomer.sampling = placement.sampling
             return placement
 
     def _suits(self, newcomer: Resident, placement: Placement) -> bool:

@@ -26,6 +26,7 @@ from swiftlmd.names import ModelNames
 from swiftlmd.requests import ActiveRequest, RequestTable
 from swiftlmd.residency import Lease, Residency, Store
 from swiftlmd.resident import State, stored_status
+from swiftlmd.sampling_profile import completed
 from swiftlmd.store.entries import StoredModel
 from swiftlmd.store.store import Download
 
@@ -92,6 +93,7 @@ class Service:
         with self.requests.track(request.request_id, name, route, client, loading) as active:
             async with AsyncExitStack() as stack:
                 lease = await self._leased(stack, active, request, loading)
+                request.sampling = completed(request.sampling, lease.sampling)
                 await self._admission.admit(request, lease.model, lease.price_request)
                 active.engine = lease.engine
                 if active.cancelled:

@@ -199,6 +199,9 @@ class Settings:
     engine_template_kwargs: Mapping[str, str] = _option(
         _TABLE, {}, "Values (JSON) handed to every chat template."
     )
+    engine_sampling: Mapping[str, str] = _option(
+        _TABLE, {}, "Sampling of requests that choose none; before the model's own advice."
+    )
     engine_stall: float = _option(
         _DURATION, 300.0, "An engine whose step takes longer is restarted; never = off.", minimum=1
     )

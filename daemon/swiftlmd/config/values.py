@@ -136,8 +136,13 @@ def _list(value: object) -> tuple[str, ...]:
 def _table(value: object) -> Mapping[str, str]:
     if not isinstance(value, Mapping):
         raise TypeError
-    items = {str(key): item for key, item in value.items()}
-    return types.MappingProxyType({key: str(_text(item)) for key, item in items.items()})
+    return types.MappingProxyType({str(key): _cell(item) for key, item in value.items()})
+
+
+def _cell(value: object) -> str:
+    """A table's value as text; a number may be written as one."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value if number else _text(value))
 
 
 def _duration(value: object) -> float:

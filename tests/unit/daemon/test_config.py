@@ -39,6 +39,12 @@ def test_sources_override_each_other_in_order_and_say_so(file: Path) -> None:
     ]
 
 
+def test_numbers_in_a_table_of_text_need_no_quotes(file: Path) -> None:
+    file.write_text('[model."a/b".sampling]\ntemperature = 0.7\ntop_k = 20\n')
+    sampling = load(file, {}, {}).settings.for_model("a/b").engine_sampling
+    assert sampling == {"temperature": "0.7", "top_k": "20"}
+
+
 def test_a_missing_file_means_the_defaults(file: Path) -> None:
     assert load(file, {}, {}).settings == Settings()
 

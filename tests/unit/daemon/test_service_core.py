@@ -112,6 +112,16 @@ async def test_a_request_is_listed_while_it_runs_and_counted_when_it_ends(world:
     assert status.warnings == ["a warning"]
 
 
+async def test_a_request_without_a_temperature_gets_its_models_sampling(world: World) -> None:
+    task = asyncio.create_task(collect(asked(world)))
+    await settle()
+    client = world.engine().client
+    client.events.put_nowait(m.SequenceEvent(request_id="r", finished=STOP))
+    await task
+    sampling = client.requests[0].sampling
+    assert (sampling.temperature, sampling.top_k) == (0.5, 20)
+
+
 async def test_closing_the_events_aborts_the_request_and_gives_the_lease_back(
     world: World,
 ) -> None:
