@@ -1,0 +1,45 @@
+"""The page of docs/configuration.md: every option, from the one place that knows them."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from swiftlmd.config.settings import OPTIONS, PER_MODEL, Option
+from swiftlmd.config.values import shown
+
+_INTRO = """\
+# Configuration
+
+`swiftlmctl config show --origin` prints what is in force and where each value comes from. A command-line flag of `swiftlmctl serve` goes before
+`SWIFTLM_TABLE_NAME` in the environment, that before `config.toml`, that before the default. `swiftlmctl config set KEY VALUE` edits the file and keeps
+its comments; `config edit` opens it and checks it before it counts. An unknown key is an error that names the nearest one. SIGHUP (or
+`config set`) applies what can be applied; "restart" marks what waits for the next start of the daemon. Options under `[engine]` take effect when a model is loaded.
+
+A table `[model."NAME"]` sets, for one model: %s.
+"""
+
+
+def page() -> str:
+    """Markdown; `python -m swiftlmd.config.page` prints it."""
+    lines = [_INTRO % ", ".join(f"`{key}`" for key in PER_MODEL)]
+    for table, options in groupby(OPTIONS.values(), lambda option: option.key.partition(".")[0]):
+        lines += [f"## [{table}]", "", "| option | default | what |", "|---|---|---|"]
+        lines += [*(_row(option) for option in options), ""]
+    return "\n".join(lines)
+
+
+def _row(option: Option) -> str:
+    default = shown(option, option.default)
+    what = option.help + (" (restart)" if option.needs_restart else "")
+    choices = " | ".join(choice or '""' for choice in option.choices)
+    form = choices or option.form.value
+    cells = (
+        f"`{option.key.partition('.')[2]}`",
+        f"`{default}`" if default else "",
+        f"{what} *{form}*",
+    )
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
