@@ -1,0 +1,67 @@
+"""Which layers of a dense model stay in memory when the others are read from disk for every step.
+
+Layers are asked for in a fixed cycle, so the most recent one is the last that is needed again: what
+fits stays for good, spread evenly so that a read has a resident layer's time to finish in, and the
+others pass through two banks per kind, one read while the other computes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BANKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSize:
+    """Bytes of one layer. Layers of the same kind have the same shapes and can share a bank."""
+
+    bytes: int
+    kind: str = ""
+    disk_bytes: int = 0  # where the checkpoint's floats are not those in memory; 0 = the same
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlacement:
+    streamed: tuple[int, ...]
+    resident_bytes: int
+    bank_bytes: int
+    bytes_per_step: int  # read from disk for one decoded token, or for one chunk of a prompt
+
+    @property
+    def held_bytes(self) -> int:
+        return self.resident_bytes + self.bank_bytes
+
+
+def place_layers(layers: Sequence[LayerSize], room_bytes: int) -> LayerPlacement:
+    """Spend `room_bytes` on resident layers; without room for the least, the least (`held_bytes`).
+
+    Decode then runs at most at disk speed / `bytes_per_step` tokens per second.
+    """
+    if sum(layer.bytes for layer in layers) <= room_bytes:
+        return _placed(layers, ())
+    counts = Counter(_kind(layer) for layer in layers)
+    # Two banks would hold all layers of a rare kind.
+    common = [i for i, layer in enumerate(layers) if counts[_kind(layer)] > BANKS]
+    for number in range(1, len(common) + 1):
+        placement = _placed(layers, _spread(common, number))
+        if placement.held_bytes <= room_bytes:
+            return placement
+    return _placed(layers, tuple(common))
+
+
+def _placed(layers: Sequence[LayerSize], streamed: tuple[int, ...]) -> LayerPlacement:
+    resident = sum(layer.bytes for i, layer in enumerate(layers) if i not in streamed)
+    banks = {_kind(layers[i]): BANKS * layers[i].bytes for i in streamed}
+    read = sum(layers[i].disk_bytes or layers[i].bytes for i in streamed)
+    return LayerPlacement(streamed, resident, sum(banks.values()), read)
+
+
+def _spread(indices: Sequence[int], number: int) -> tuple[int, ...]:
+    return tuple(indices[place * len(indices) // number] for place in range(number))
+
+
+def _kind(layer: LayerSize) -> str:
+    return layer.kind or str(layer.bytes)
