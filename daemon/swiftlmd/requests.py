@@ -24,17 +24,26 @@ class ActiveRequest:
     route: str
     client: str
     started_at: float
-    loading: asyncio.Timeout  # the wait for the model; expires when the request is cancelled
+    loading: asyncio.Timeout | None = None  # the wait for the model; cut short by `cancel`
     cancelled: bool = False
-    engine: Engine | None = None
+    engine: Engine | None = None  # while it is there to be asked
     state: m.RequestState = field(default_factory=m.RequestState)
+
+    @property
+    def begun(self) -> bool:
+        """The engine has said that it took the request up."""
+        return self.state.phase != "loading"
+
+    def waits_to_load(self, loading: asyncio.Timeout) -> asyncio.Timeout:
+        self.engine, self.loading = None, loading
+        return loading
 
     def cancel(self) -> None:
         """Ends it: at the engine, where its `finished` event follows, or while it waits."""
         self.cancelled = True
         if self.engine is not None:
             self.engine.client.abort(self.request_id)
-        elif not self.loading.expired():
+        elif self.loading is not None and not self.loading.expired():
             self.loading.reschedule(asyncio.get_running_loop().time())
 
     def note(self, event: m.SequenceEvent) -> None:
@@ -65,13 +74,13 @@ class RequestTable:
 
     @contextmanager
     def track(
-        self, request_id: str, model: str, route: str, client: str, loading: asyncio.Timeout
+        self, request_id: str, model: str, route: str, client: str
     ) -> Iterator[ActiveRequest]:
         """The request is listed during the block; raises ServiceError when its id is taken."""
         if request_id in self._active:
             message = f"request id '{request_id}' is already in use"
             raise ServiceError(Kind.INVALID, message, param="request_id")
-        request = ActiveRequest(request_id, model, route, client, self._clock.now(), loading)
+        request = ActiveRequest(request_id, model, route, client, self._clock.now())
         request.state.request_id, request.state.phase = request_id, "loading"
         self._active[request_id] = request
         self.accepted += 1

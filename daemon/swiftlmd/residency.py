@@ -321,7 +321,9 @@ class Residency:
         resident.crashes.add()
         if fault := self._worn_out(resident, str(end)):
             self._failed(resident, fault)
-        elif not self._closing:
+        elif self._closing:
+            self._failed(resident, ServiceError(Kind.SHUTTING_DOWN, "the daemon is stopping"))
+        else:
             self._begin(resident, evict=False)  # others' memory is not taken unasked
 
     def _worn_out(self, resident: Resident, reason: str) -> ServiceError | None:

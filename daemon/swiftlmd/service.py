@@ -19,6 +19,7 @@ from swiftlm_proto import messages as m
 from swiftlmd.admission import Admission
 from swiftlmd.clock import Clock
 from swiftlmd.config.settings import NEVER, Settings
+from swiftlmd.engines.engine import Engine
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.instance import Instance
 from swiftlmd.machine import Machine, own_bytes
@@ -89,10 +90,22 @@ class Service:
         self.refuse_while_draining()
         name = await self.named(model)
         request.request_id = request.request_id or uuid.uuid4().hex
-        loading = asyncio.timeout(request.deadline_s or None)
-        with self.requests.track(request.request_id, name, route, client, loading) as active:
+        with self.requests.track(request.request_id, name, route, client) as active:
+            async with aclosing(self._events(active, request)) as events:
+                async for event in events:
+                    active.note(event)
+                    if event.finished is not None:
+                        self.requests.count(event.finished)
+                    yield event
+
+    async def _events(
+        self, active: ActiveRequest, request: m.GenerateRequest
+    ) -> AsyncGenerator[m.SequenceEvent, None]:
+        """What the engine says. A request that a dying engine had not begun goes to the next one,
+        once: a request that kills engines must not go round."""
+        for may_repeat in (True, False):
             async with AsyncExitStack() as stack:
-                lease = await self._leased(stack, active, request, loading)
+                lease = await self._leased(stack, active, request)
                 request.sampling = completed(request.sampling, lease.sampling)
                 await self._admission.admit(request, lease.model, lease.price_request)
                 active.engine = lease.engine
@@ -102,10 +115,12 @@ class Service:
                     aclosing(lease.engine.client.generate(request))
                 )
                 async for event in events:
-                    active.note(event)
-                    if event.finished is not None:
-                        self.requests.count(event.finished)
+                    if may_repeat and not active.begun and _engine_died(lease.engine, event):
+                        break
                     yield event
+                else:
+                    return
+            log.warning("engine died before a request began request=%s", active.request_id)
 
     async def tokenize(self, model: str, request: m.TokenizeRequest) -> m.TokenizeReply:
         async with self.residency.lease(await self.named(model)) as lease:
@@ -165,10 +180,10 @@ class Service:
         stack: AsyncExitStack,
         active: ActiveRequest,
         request: m.GenerateRequest,
-        loading: asyncio.Timeout,
     ) -> Lease:
         keep_alive = request.keep_alive_s
         keep_s = None if keep_alive is None else NEVER if keep_alive < 0 else float(keep_alive)
+        loading = active.waits_to_load(asyncio.timeout(request.deadline_s or None))
         try:
             async with loading:
                 return await stack.enter_async_context(self.residency.lease(active.model, keep_s))
@@ -194,6 +209,12 @@ class Service:
     def _latest_used(self) -> str | None:
         ready = [r for r in self.residency.residents if r.state is State.READY]
         return max(ready, key=lambda r: r.used_at).name if ready else None
+
+
+def _engine_died(engine: Engine, event: m.SequenceEvent) -> bool:
+    """Whether `event` tells of the engine's own death, not of an end that we asked for."""
+    fault = event.finished.fault if event.finished else None
+    return fault is not None and fault.kind is Kind.INTERNAL and engine.ended
 
 
 def _cancelled() -> ServiceError:

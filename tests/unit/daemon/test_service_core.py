@@ -122,6 +122,46 @@ async def test_a_request_without_a_temperature_gets_its_models_sampling(world: W
     assert (sampling.temperature, sampling.top_k) == (0.5, 20)
 
 
+def _death(request_id: str = "r") -> m.SequenceEvent:
+    fault = m.Fault(kind=Kind.INTERNAL, message="it was killed")
+    finished = m.Finished(reason=m.FinishedReason.ERROR, fault=fault)
+    return m.SequenceEvent(request_id=request_id, finished=finished)
+
+
+async def test_a_request_that_a_dying_engine_had_not_begun_is_answered_by_the_next(
+    world: World,
+) -> None:
+    task = asyncio.create_task(collect(asked(world)))
+    await settle()
+    dead = world.engine()
+    dead.die(-9)
+    dead.client.events.put_nowait(_death())
+    await settle()
+    assert world.engine() is not dead
+    world.engine().client.events.put_nowait(m.SequenceEvent(request_id="r", finished=STOP))
+    assert [event.finished for event in await task] == [STOP]
+    assert (await world.service.status()).errors == 0
+
+
+async def test_a_request_that_ends_two_engines_goes_no_further(world: World) -> None:
+    task = asyncio.create_task(collect(asked(world)))
+    for _ in range(2):
+        await settle()
+        world.engine().die(-9)
+        world.engine().client.events.put_nowait(_death())
+    assert [event.finished.fault.message for event in await task] == ["it was killed"]
+
+
+async def test_a_request_under_way_when_its_engine_dies_ends_in_that_error(world: World) -> None:
+    task = asyncio.create_task(collect(asked(world)))
+    await settle()
+    engine = world.engine()
+    engine.client.events.put_nowait(m.SequenceEvent(request_id="r", started=m.Started()))
+    engine.die(-9)
+    engine.client.events.put_nowait(_death())
+    assert [bool(event.finished) for event in await task] == [False, True]
+
+
 async def test_closing_the_events_aborts_the_request_and_gives_the_lease_back(
     world: World,
 ) -> None:
