@@ -1,0 +1,60 @@
+"""What the machine does to a daemon: no files left, no disk left, a home that cannot be written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from live_daemon import Home, daemon, eventually, home, start
+
+from swiftlm_proto.exit_codes import DaemonExit
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Home]:
+    async with home("tiny") as found:
+        yield found
+
+
+async def test_a_daemon_out_of_file_descriptors_serves_again_when_they_are_back(
+    place: Home,
+) -> None:
+    async with daemon(place) as live:
+        assert (await live.chat())[0] == 200
+        resource.prlimit(live.pid, resource.RLIMIT_NOFILE, (256, 256))
+        idle = [await asyncio.open_connection("127.0.0.1", place.port) for _ in range(300)]
+        assert (await live.chat())[0] == 200  # on the connection that it has
+        for _, writer in idle:
+            writer.close()
+        await live.http.close()
+
+        async def answers() -> bool:
+            _, writer = await asyncio.open_connection("127.0.0.1", place.port)
+            writer.close()
+            return len(os.listdir(f"/proc/{live.pid}/fd")) < 100
+
+        await eventually(answers, 10)
+        assert live.child.returncode is None
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").exists(), reason="needs a folder nobody may write")
+async def test_a_home_that_cannot_be_written_is_named_with_its_own_code(place: Home) -> None:
+    place.environ["SWIFTLM_HOME"] = "/sys/swiftlm"  # refused to root, too
+    live = await start(place)
+    assert await live.exit_code() == DaemonExit.NOT_PERMITTED
+    await live.close()
+    assert "/sys/swiftlm" in (place.root / "output").read_text()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+async def test_a_full_disk_costs_log_lines_and_no_request(place: Home) -> None:
+    place.paths.logs.mkdir(parents=True)
+    for name in ("swiftlmd.log", "access.log"):
+        (place.paths.logs / name).symlink_to("/dev/full")
+    async with daemon(place) as live:
+        for _ in range(3):
+            assert (await live.chat())[0] == 200
