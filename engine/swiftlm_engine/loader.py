@@ -18,7 +18,8 @@ from mlx_lm.utils import load_model, load_tokenizer
 
 from swiftlm_engine.device import Device
 from swiftlm_engine.generation import EngineFault, FaultKind
-from swiftlm_engine.streaming.install import StreamingReport, StreamOptions, install
+from swiftlm_engine.streaming.install import install
+from swiftlm_engine.streaming.report import StreamingReport, StreamOptions
 
 Report = Callable[[str, float, str], None]  # stage, fraction of the load, detail
 
@@ -84,7 +85,8 @@ def _set_dtype(model: Any, dtype: str, device: Device) -> None:
 
 def _read_weights(model: Any, report: Report) -> int:
     """Evaluates the parameters in file order, in pieces; returns their bytes."""
-    parameters = [array for _, array in tree_flatten(model.parameters())]
+    # Once each: streamed layers share the arrays of their banks.
+    parameters = list({id(array): array for _, array in tree_flatten(model.parameters())}.values())
     total = sum(array.nbytes for array in parameters)
     done = 0
     piece: list[mx.array] = []

@@ -33,5 +33,7 @@ class EngineOptions:
     expert_slots: int = 0
     top_k_experts: int = 0
     resident_bytes: int = 0
+    ssd_nocache: str = ""  # auto, on, off
+    ssd_prefetch: str = ""  # off, next-router
     template_kwargs: dict[str, object] = field(default_factory=dict)
     records_dir: Path | None = None

@@ -28,8 +28,8 @@ from swiftlm_engine.prepare import Prepared, Preparer, Rendered
 from swiftlm_engine.runner import Runner
 from swiftlm_engine.speculation.choose import choose_speculator
 from swiftlm_engine.speculation.speculator import Speculator
-from swiftlm_engine.streaming.install import StreamingReport, StreamOptions
 from swiftlm_engine.streaming.reader import ReadFault
+from swiftlm_engine.streaming.report import NoCache, StreamingReport, StreamMode, StreamOptions
 from swiftlm_engine.text.constraint import ConstraintCompiler
 from swiftlm_engine.text.messages import Chat
 from swiftlm_engine.text.model_text import ModelText
@@ -124,7 +124,8 @@ def _assemble(
     prefix = open_prefix_cache(options, kv, device, text.template.source)
     context = _context(options, kv.facts)
     # While experts stream, a wider batch or a draft asks for more of them than there are slots.
-    streams = weights.streaming is not None
+    # Whole layers are read once per step, so that there both are free.
+    streams = weights.streaming is not None and weights.streaming.mode is StreamMode.EXPERTS
     parallel = 1 if streams else options.parallel or DEFAULT_PARALLEL
     speculator = choose_speculator(
         "" if streams else options.draft,
@@ -210,9 +211,16 @@ def _facts(
 
 
 def _stream_options(options: EngineOptions) -> StreamOptions | None:
-    if options.stream_experts != "on":
+    if options.stream_experts not in list(StreamMode):
         return None
-    return StreamOptions(options.expert_slots, options.top_k_experts, options.resident_bytes)
+    return StreamOptions(
+        options.expert_slots,
+        options.top_k_experts,
+        options.resident_bytes,
+        mode=StreamMode(options.stream_experts),
+        nocache=NoCache(options.ssd_nocache or "auto"),
+        prefetch=options.ssd_prefetch == "next-router",
+    )
 
 
 def _set_limits(options: EngineOptions, device: Device) -> None:

@@ -82,8 +82,8 @@ def test_only_slots_are_resident(tmp_path):
 
 
 def test_unknown_family_is_refused_by_name(tmp_path):
-    folder = make_model("llama", tmp_path)
-    with pytest.raises(EngineFault, match="llama"):
+    folder = make_model("llama4", tmp_path)
+    with pytest.raises(EngineFault, match="llama4"):
         EngineHarness(folder, stream_experts="on")
 
 

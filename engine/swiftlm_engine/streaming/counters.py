@@ -1,7 +1,7 @@
 """What streaming did, counted at the one place that reads, and whether the numbers agree.
 
-The reader alone adds reads and bytes; layers alone add hits and misses. The two meet in
-`problems()`: a counter that was forgotten somewhere shows there as a contradiction.
+The reader alone adds reads and bytes; layers alone add hits, misses and what was read ahead. They
+meet in `problems()`: a counter that was forgotten somewhere shows there as a contradiction.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ class LayerCounters:
     evictions: int = 0
     sweeps: int = 0
     swept: int = 0  # misses that a sweep read through the banks
+    ahead: int = 0  # records read before they were asked for; what is used of them is a hit
+    ahead_used: int = 0
 
 
 @dataclass(slots=True)
@@ -40,12 +42,12 @@ class StreamCounters:
         found = []
         expected = self.failed_bytes
         for path, layer in self.layers.items():
-            expected += layer.misses * layer.record_bytes
+            expected += (layer.misses + layer.ahead) * layer.record_bytes
             if layer.hits + layer.misses != layer.wanted:
                 found.append(
                     f"{path}: {layer.hits} hits + {layer.misses} misses, {layer.wanted} wanted"
                 )
-            if layer.tokens and not layer.misses:
+            if layer.tokens and not (layer.misses or layer.ahead):
                 found.append(f"{path}: {layer.tokens} tokens from cold slots without a read")
         if expected != self.bytes:
             found.append(f"{self.bytes} bytes read, misses say {expected}")
@@ -71,6 +73,9 @@ class StreamCounters:
             "evictions": sum(c.evictions for c in layers),
             "sweeps": sum(c.sweeps for c in layers),
             "sweep_bytes": sum(c.swept * c.record_bytes for c in layers),
+            "prefetched": sum(c.ahead for c in layers),
+            "prefetch_used": sum(c.ahead_used for c in layers),
+            "prefetch_wasted": sum(c.ahead - c.ahead_used for c in layers),
             "degraded": bool(problems),
             "problems": problems,
             "layers": {

@@ -6,20 +6,21 @@ been read, so that a bank is never loaded whole by accident.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
-from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchGLU, SwitchLinear
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchGLU, SwitchLinear, SwitchMLP
 
 from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
-from swiftlm_engine.streaming.layer import DTYPES, GROUP, Bank, StreamedExperts, Streamer
-from swiftlm_engine.streaming.reader import DEFAULT_THREADS, ExpertReader, Preadv
-from swiftlm_engine.streaming.slots import PolicyKind, SlotMap, make_policy
+from swiftlm_engine.streaming.dtypes import NAMES
+from swiftlm_engine.streaming.layer import GROUP, Bank, StreamedExperts
+from swiftlm_engine.streaming.reader import ExpertReader
+from swiftlm_engine.streaming.report import StreamingReport, StreamMode, StreamOptions, refused
+from swiftlm_engine.streaming.slots import SlotMap, make_policy
+from swiftlm_engine.streaming.streamer import Streamer
 from swiftlm_engine.streaming.table import (
     Component,
     TableError,
@@ -29,6 +30,7 @@ from swiftlm_engine.streaming.table import (
     read_headers,
     record_bytes,
 )
+from swiftlm_engine.streaming.whole_layers import install_layers
 
 # Families whose experts are a plain SwitchGLU that takes its weights as they lie in the file.
 FAMILIES = frozenset(
@@ -49,42 +51,7 @@ FAMILIES = frozenset(
     }
 )
 MIN_SLOTS = 8
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    """0 means the default."""
-
-    slots: int = 0
-    top_k: int = 0
-    resident_bytes: int = 0  # of weights and slots together; what is left makes layers resident
-    policy: PolicyKind = PolicyKind.LRU
-    threads: int = DEFAULT_THREADS
-    preadv: Preadv = os.preadv
-
-
-@dataclass(frozen=True, slots=True)
-class StreamingReport:
-    """What was installed. `streamer` is the engine thread's; close it with the model."""
-
-    streamer: Streamer
-    slots: int
-    num_experts: int
-    experts_per_token: int
-    streamed_layers: int
-    resident_layers: int
-    record_bytes: int
-
-    def to_json(self) -> dict[str, Any]:  # plain JSON
-        return {
-            "slots": self.slots,
-            "num_experts": self.num_experts,
-            "experts_per_token": self.experts_per_token,
-            "streamed_layers": self.streamed_layers,
-            "resident_layers": self.resident_layers,
-            "record_bytes": self.record_bytes,
-        } | self.streamer.counters.to_json()
+EXPERT_MODULES = (SwitchGLU, SwitchMLP, SwitchLinear, QuantizedSwitchLinear)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +65,28 @@ def install(
     model: nn.Module, model_type: str, folder: Path, options: StreamOptions
 ) -> StreamingReport:
     """Raises `EngineFault`: nothing has been read and the model is as it was."""
+    if options.mode is StreamMode.LAYERS or not (
+        options.mode is StreamMode.EXPERTS or _has_experts(model)
+    ):
+        return install_layers(model, folder, options)
+    return _install_experts(model, model_type, folder, options)
+
+
+def _has_experts(model: nn.Module) -> bool:
+    return any(isinstance(module, EXPERT_MODULES) for _, module in model.named_modules())
+
+
+def _install_experts(
+    model: nn.Module, model_type: str, folder: Path, options: StreamOptions
+) -> StreamingReport:
     if model_type not in FAMILIES:
-        raise _refused(f"experts of model type '{model_type}' cannot be streamed")
+        raise refused(f"experts of model type '{model_type}' cannot be streamed")
     switches = _find(model, model_type)
     try:
         tensors = read_headers(folder)
         layers = [_Layer(p, s, _components(tensors, p, s)) for p, s in switches.items()]
     except (TableError, OSError) as error:
-        raise _refused(str(error)) from error
+        raise refused(str(error)) from error
     num_experts = len(layers[0].components[0].sources)
     top_k = _top_k(model, list(switches), options.top_k)
     slots = min(num_experts, options.slots or max(MIN_SLOTS, top_k))
@@ -119,12 +100,13 @@ def install(
     streamer = _stream(model, layers[resident:], slots, options)
     return StreamingReport(
         streamer,
-        slots,
-        num_experts,
-        top_k,
+        StreamMode.EXPERTS,
         len(layers) - resident,
         resident,
         max(record_bytes(layer.components) for layer in layers),
+        slots,
+        num_experts,
+        top_k,
     )
 
 
@@ -135,9 +117,9 @@ def _find(model: nn.Module, model_type: str) -> dict[str, nn.Module]:
     for path, module in named:
         is_bank = isinstance(module, SwitchLinear | QuantizedSwitchLinear)
         if is_bank and path.rpartition(".")[0] not in found:
-            raise _refused(f"{path} of model type '{model_type}' is a bank of an unknown kind")
+            raise refused(f"{path} of model type '{model_type}' is a bank of an unknown kind")
     if not found:
-        raise _refused(f"model type '{model_type}' has no experts to stream in this checkpoint")
+        raise refused(f"model type '{model_type}' has no experts to stream in this checkpoint")
     return dict(sorted(found.items(), key=lambda item: _layer_order(item[0])))
 
 
@@ -147,7 +129,7 @@ def _layer_order(path: str) -> tuple[int, ...]:
 
 def _components(tensors: dict[str, Tensor], path: str, switch: nn.Module) -> tuple[Component, ...]:
     return tuple(
-        locate(tensors, path, name, tuple(array.shape), _NAMES.get(array.dtype, str(array.dtype)))
+        locate(tensors, path, name, tuple(array.shape), NAMES.get(array.dtype, str(array.dtype)))
         for name, array in tree_flatten(switch.parameters())
     )
 
@@ -163,7 +145,7 @@ def _top_k(model: nn.Module, paths: list[str], wanted: int) -> int:
                 if isinstance(getattr(owner, name, None), int):
                     sites.append((owner, name))
     if not sites:
-        raise _refused("the number of experts per token is not where this model type has it")
+        raise refused("the number of experts per token is not where this model type has it")
     top_k = max(getattr(owner, name) for owner, name in sites)
     if not 0 < wanted < top_k:
         return top_k
@@ -189,7 +171,8 @@ def _num_resident(
 
 def _stream(model: nn.Module, layers: list[_Layer], slots: int, options: StreamOptions) -> Streamer:
     counters = StreamCounters()
-    reader = ExpertReader(counters, options.threads, options.preadv)
+    nocache = options.keeps_out_of_cache()
+    reader = ExpertReader(counters, options.threads, options.preadv, nocache=nocache)
     streamer = Streamer(reader, counters)
     shared: dict[tuple[object, ...], tuple[Bank, Bank]] = {}
     streamed = []
@@ -216,8 +199,3 @@ def _banks(shared: dict[tuple[object, ...], tuple[Bank, Bank]], layer: _Layer) -
             Bank(layer.switch, layer.components, size),
         )
     return shared[key]
-
-
-def _refused(message: str) -> EngineFault:
-    hint = "load it with --stream-experts off"
-    return EngineFault(FaultKind.INVALID, f"{message}; {hint}", param="stream_experts")

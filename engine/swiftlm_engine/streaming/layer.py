@@ -15,22 +15,16 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
-from swiftlm_engine.streaming.reader import ExpertReader, Job
+from swiftlm_engine.streaming.counters import LayerCounters
+from swiftlm_engine.streaming.dtypes import DTYPES
+from swiftlm_engine.streaming.reader import Job
 from swiftlm_engine.streaming.slots import SlotMap
+from swiftlm_engine.streaming.streamer import Streamer
 from swiftlm_engine.streaming.table import Component
-from swiftlm_engine.streaming.trace import Trace, seat
+from swiftlm_engine.streaming.trace import seat
 
 GROUP = 8  # experts in each of the two banks of a sweep; the plan sets their memory aside
 LAZY_ROWS = 64  # outputs of more rows are evaluated at once: keeping them would cost memory
-
-DTYPES = {
-    "F32": mx.float32,
-    "F16": mx.float16,
-    "BF16": mx.bfloat16,
-    "U32": mx.uint32,
-    "U8": mx.uint8,
-}
 
 
 class Bank:
@@ -53,18 +47,6 @@ class Bank:
             Job(component.sources[expert], view[slot * size : (slot + 1) * size], component.dtype)
             for component, (view, size) in zip(components, self._targets, strict=True)
         ]
-
-
-@dataclass(slots=True)
-class Streamer:
-    """What the streamed layers of a model share. The engine thread owns it."""
-
-    reader: ExpertReader
-    counters: StreamCounters
-    trace: Trace | None = None
-
-    def close(self) -> None:
-        self.reader.close()
 
 
 class StreamedExperts(nn.Module):
@@ -117,7 +99,7 @@ class StreamedExperts(nn.Module):
         try:
             if jobs:
                 mx.eval(self._unread.arrays)
-                self._streamer.reader.read(jobs)
+                self._streamer.read(jobs)
         except BaseException:
             self.slots.abandon(plan)
             raise
@@ -172,7 +154,7 @@ class StreamedExperts(nn.Module):
         source = self._source.components
         jobs = [j for place, e in enumerate(group) for j in bank.jobs(source, e, place)]
         try:
-            self._streamer.reader.read(jobs)
+            self._streamer.read(jobs)
         except BaseException:
             mx.synchronize()  # nothing may be left that reads a bank
             raise

@@ -6,8 +6,10 @@ read, error of the disk, a file that changed) is a `ReadFault`: the step fails, 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +23,8 @@ Preadv = Callable[[int, Sequence[memoryview], int], int]
 
 DEFAULT_THREADS = 8
 CHUNK_BYTES = 1 << 20  # below this, handing work to a thread costs more than reading
-MAX_READ = 1 << 30  # one system call moves less than 2 GiB
+MAX_RUN_BYTES = 4 << 20  # of one system call, so that threads finish together
+PAGE_BYTES = 16384
 
 
 class ReadFault(RuntimeError):
@@ -52,15 +55,21 @@ class _OpenFile:
 
 
 class ExpertReader:
-    """Owns file descriptors and threads until `close`. `read` is for one thread at a time."""
+    """Owns file descriptors and threads until `close`. `read` is for one thread at a time.
+
+    With `nocache` what was read does not stay in the page cache, which others then keep.
+    """
 
     def __init__(
         self,
         counters: StreamCounters,
         threads: int = DEFAULT_THREADS,
         preadv: Preadv = os.preadv,
+        *,
+        nocache: bool = False,
     ) -> None:
         self.preadv = preadv
+        self.nocache = nocache
         self._counters = counters
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="experts")
@@ -69,6 +78,8 @@ class ExpertReader:
     def open(self, path: Path) -> None:
         if path not in self._files:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if self.nocache and hasattr(fcntl, "F_NOCACHE"):
+                fcntl.fcntl(fd, fcntl.F_NOCACHE, 1)
             self._files[path] = _OpenFile(fd, _stamp(fd))
 
     def close(self) -> None:
@@ -98,48 +109,59 @@ class ExpertReader:
 
     def _run(self, jobs: Sequence[Job]) -> list[_Done]:
         total = sum(job.source.num_bytes for job in jobs)
-        width = max(1, min(self._threads, len(jobs), total // CHUNK_BYTES))
-        parts = [jobs[i::width] for i in range(width)]
-        futures: list[Future[_Done]] = [self._pool.submit(self._read_part, p) for p in parts[1:]]
+        share = -(-total // self._threads)
+        most = min(MAX_RUN_BYTES, max(CHUNK_BYTES // 4, -(-share // PAGE_BYTES) * PAGE_BYTES))
+        runs = deque(_runs(jobs, most))
+        width = max(1, min(self._threads, len(runs), total // CHUNK_BYTES))
+        futures: list[Future[_Done]] = [
+            self._pool.submit(self._read_runs, runs) for _ in range(width - 1)
+        ]
         # Every thread is waited for, also after a fault: none may write into a slot given away.
-        return [self._read_part(parts[0]), *(future.result() for future in futures)]
+        return [self._read_runs(runs), *(future.result() for future in futures)]
 
-    def _read_part(self, jobs: Sequence[Job]) -> _Done:
+    def _read_runs(self, runs: deque[_Run]) -> _Done:
+        """Takes runs until none is left (a deque's `popleft` is atomic)."""
         done = _Done()
         started = time.perf_counter()
         try:
-            for job in jobs:
-                self._read_job(job, done)
+            while runs:
+                self._read_run(runs.popleft(), done)
+        except IndexError:  # another thread had the last one
+            pass
         except ReadFault as fault:
+            runs.clear()
             done.fault = fault
         done.busy_s = time.perf_counter() - started
         return done
 
-    def _read_job(self, job: Job, done: _Done) -> None:
-        if job.source.dtype == job.target_dtype:
-            self._fill(job.source, job.target, done)
+    def _read_run(self, run: _Run, done: _Done) -> None:
+        if run.converts is None:
+            self._fill(run, done)
             return
-        staging = memoryview(bytearray(job.source.num_bytes))
-        self._fill(job.source, staging, done)
+        job = run.converts
+        staging = memoryview(bytearray(run.num_bytes))
+        self._fill(_Run(run.path, run.offset, [staging], run.num_bytes), done)
         cast(staging, job.source.dtype, job.target, job.target_dtype)
 
-    def _fill(self, source: Source, target: memoryview, done: _Done) -> None:
-        fd = self._files[source.path].fd
-        at = 0
-        while at < source.num_bytes:
-            piece = target[at : min(source.num_bytes, at + MAX_READ)]
+    def _fill(self, run: _Run, done: _Done) -> None:
+        fd = self._files[run.path].fd
+        at, views = 0, run.views
+        while at < run.num_bytes:
             try:
-                count = self.preadv(fd, [piece], source.offset + at)
+                count = self.preadv(fd, views, run.offset + at)
             except OSError as error:
-                raise ReadFault(f"{source.path.name} cannot be read: {error}") from error
+                raise ReadFault(f"{run.path.name} cannot be read: {error}") from error
             if count <= 0:
                 raise ReadFault(
-                    f"{source.path.name} ends at byte {source.offset + at}, inside an expert; "
+                    f"{run.path.name} ends at byte {run.offset + at}, inside an expert; "
                     "the file was truncated, pull the model again"
                 )
             at += count
+            views = _rest(views, count)
             done.reads += 1
             done.num_bytes += count
+        if self.nocache and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(fd, run.offset, run.num_bytes, os.POSIX_FADV_DONTNEED)
 
     def _check_unchanged(self, paths: set[Path]) -> None:
         for path in paths:
@@ -149,6 +171,49 @@ class ExpertReader:
                 raise ReadFault(f"{path.name} is gone: {error}") from error
             if stamp != self._files[path].stamp:
                 raise ReadFault(f"{path.name} changed while its model is loaded; load it again")
+
+
+@dataclass(slots=True)
+class _Run:
+    """Adjacent bytes of one file: one system call into several targets, if nothing is short."""
+
+    path: Path
+    offset: int
+    views: list[memoryview]
+    num_bytes: int
+    converts: Job | None = None
+
+
+def _runs(jobs: Sequence[Job], most: int) -> list[_Run]:
+    """Jobs that lie side by side become one run; a run larger than `most` becomes several."""
+    runs: list[_Run] = []
+    for job in jobs:
+        source = job.source
+        if source.dtype != job.target_dtype:
+            runs.append(_Run(source.path, source.offset, [], source.num_bytes, job))
+            continue
+        for at in range(0, source.num_bytes, most):
+            view = job.target[at : min(source.num_bytes, at + most)]
+            last = runs[-1] if runs else None
+            if last is not None and _continues(last, source.path, source.offset + at, view, most):
+                last.views.append(view)
+                last.num_bytes += len(view)
+            else:
+                runs.append(_Run(source.path, source.offset + at, [view], len(view)))
+    return runs
+
+
+def _continues(run: _Run, path: Path, offset: int, view: memoryview, most: int) -> bool:
+    fits = run.converts is None and run.num_bytes + len(view) <= most
+    return fits and run.path == path and run.offset + run.num_bytes == offset
+
+
+def _rest(views: list[memoryview], count: int) -> list[memoryview]:
+    for number, view in enumerate(views):
+        if count < len(view):
+            return [view[count:], *views[number + 1 :]]
+        count -= len(view)
+    return []
 
 
 @dataclass(slots=True)

@@ -1,0 +1,56 @@
+"""What the streamed layers of a model share: the reader, one read ahead of need, the counters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from swiftlm_engine.streaming.counters import StreamCounters
+from swiftlm_engine.streaming.reader import ExpertReader, Job, ReadFault
+from swiftlm_engine.streaming.trace import Trace
+
+log = logging.getLogger(__name__)
+
+
+class Streamer:
+    """The engine thread's; close it with the model."""
+
+    def __init__(self, reader: ExpertReader, counters: StreamCounters) -> None:
+        self.reader = reader
+        self.counters = counters
+        self.trace: Trace | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
+        self._pending: Future[None] | None = None
+
+    def read(self, jobs: Sequence[Job]) -> None:
+        """Reads now. Raises `ReadFault`."""
+        self.settle()
+        self.reader.read(jobs)
+
+    def read_ahead(self, jobs: Sequence[Job], done: Callable[[bool], None]) -> None:
+        """Starts to read; `done` is told on another thread whether the targets are filled.
+
+        A fault is no error yet: who needs the bytes reads again, and fails then.
+        """
+        self.settle()
+        self._pending = self._thread.submit(self._read_ahead, jobs, done)
+
+    def settle(self) -> None:
+        """Waits until nothing is being read ahead; the counters agree from then on."""
+        if self._pending is not None:
+            self._pending.result()
+            self._pending = None
+
+    def close(self) -> None:
+        self._thread.shutdown()
+        self.reader.close()
+
+    def _read_ahead(self, jobs: Sequence[Job], done: Callable[[bool], None]) -> None:
+        try:
+            self.reader.read(jobs)
+        except ReadFault as fault:
+            log.warning("read ahead failed: %s", fault)
+            done(False)
+        else:
+            done(True)

@@ -1,0 +1,250 @@
+"""A dense model larger than memory: its layers are read from disk for every step.
+
+Layers of the same shapes take turns in two banks: one is read while the other computes. A layer is
+evaluated, with its caches, before its bank is given to another; its arithmetic is its own, so the
+text is that of the resident model. Works for any architecture: what is streamed are the parameters
+that the model takes from the checkpoint untouched, and what it changes on the way stays resident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from swiftlm_engine.brain.plan.layer_streaming import LayerSize, place_layers
+from swiftlm_engine.generation import EngineFault, FaultKind
+from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
+from swiftlm_engine.streaming.dtypes import DTYPES, NAMES
+from swiftlm_engine.streaming.reader import CASTS, ExpertReader, Job, Source
+from swiftlm_engine.streaming.report import StreamingReport, StreamMode, StreamOptions, refused
+from swiftlm_engine.streaming.streamer import Streamer
+from swiftlm_engine.streaming.table import TableError, read_headers
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """One array of a layer that can be read straight from the file."""
+
+    name: str
+    source: Source
+    shape: tuple[int, ...]
+    dtype: str
+    owner: nn.Module  # of the layer: the module that holds it, and under which key
+    key: str
+
+    @property
+    def shape_key(self) -> str:
+        return f"{self.name}{self.shape}{self.dtype}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    path: str
+    block: nn.Module
+    parameters: tuple[_Parameter, ...]
+    memory_bytes: int
+    counters: LayerCounters
+
+    @property
+    def kind(self) -> str:
+        return " ".join(parameter.shape_key for parameter in self.parameters)
+
+
+class _Bank:
+    """Room for one layer of a kind. Its arrays are made once and written in place."""
+
+    def __init__(self, layer: _Layer) -> None:
+        self.holds: _Layer | None = None
+        self.fresh = False  # read ahead and not used yet
+        self._arrays = [mx.zeros(p.shape, dtype=DTYPES[p.dtype]) for p in layer.parameters]
+        mx.eval(self._arrays)
+        # A view is the array's own memory and stays valid as long as the array.
+        self._views = [memoryview(array).cast("B") for array in self._arrays]
+
+    def jobs(self, layer: _Layer) -> list[Job]:
+        pairs = zip(layer.parameters, self._views, strict=True)
+        return [Job(parameter.source, view, parameter.dtype) for parameter, view in pairs]
+
+    def lend(self, layer: _Layer) -> None:
+        for parameter, array in zip(layer.parameters, self._arrays, strict=True):
+            dict.__setitem__(parameter.owner, parameter.key, array)
+
+
+class LayerCycle:
+    """The streamed layers in the order in which a step asks for them. The engine thread's."""
+
+    def __init__(self, layers: list[_Layer], streamer: Streamer) -> None:
+        self._layers = layers
+        self._streamer = streamer
+        self._banks: dict[str, tuple[_Bank, _Bank]] = {}
+        for kind, same in _by_kind(layers).items():
+            self._banks[kind] = (_Bank(same[0]), _Bank(same[0]))
+            for number, layer in enumerate(same):
+                self._banks[kind][number % 2].lend(layer)  # lets go of the lazy arrays
+
+    @contextmanager
+    def lend(self, place: int) -> Iterator[None]:
+        """The layer's weights are in memory inside; nothing may read them lazily afterwards."""
+        layer = self._layers[place]
+        bank = self._bring(layer)
+        bank.lend(layer)
+        self._start_reading(self._layers[(place + 1) % len(self._layers)], bank)
+        yield
+        layer.counters.calls += 1
+
+    def _bring(self, layer: _Layer) -> _Bank:
+        self._streamer.settle()
+        counters = layer.counters
+        first, second = self._banks[layer.kind]
+        bank = next((b for b in (first, second) if b.holds is layer), None)
+        if bank is not None:
+            counters.hits += 1
+            counters.ahead_used += bank.fresh
+        else:
+            bank = second if first.fresh else first
+            bank.holds, bank.fresh = None, False
+            self._streamer.read(bank.jobs(layer))
+            counters.misses += 1
+        bank.holds, bank.fresh = layer, False
+        counters.wanted += 1
+        return bank
+
+    def _start_reading(self, layer: _Layer, used: _Bank) -> None:
+        first, second = self._banks[layer.kind]
+        if any(bank.holds is layer for bank in (first, second)):
+            return
+        bank = second if first is used else first
+        bank.holds, bank.fresh = None, False
+
+        def done(filled: bool) -> None:
+            bank.holds = layer if filled else None
+            bank.fresh = filled
+            layer.counters.ahead += filled
+
+        self._streamer.read_ahead(bank.jobs(layer), done)
+
+
+def _by_kind(layers: list[_Layer]) -> dict[str, list[_Layer]]:
+    found: dict[str, list[_Layer]] = {}
+    for layer in layers:
+        found.setdefault(layer.kind, []).append(layer)
+    return found
+
+
+def install_layers(model: nn.Module, folder: Path, options: StreamOptions) -> StreamingReport:
+    """Raises `EngineFault`: nothing has been read and the model is as it was."""
+    try:
+        layers = _find_layers(model, _find_sources(model, folder))
+    except (TableError, OSError) as error:
+        raise refused(str(error)) from error
+    sizes = [LayerSize(x.memory_bytes, x.kind, x.counters.record_bytes) for x in layers]
+    total = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+    shared = total - sum(size.bytes for size in sizes)
+    placed = place_layers(sizes, options.resident_bytes - shared)
+    if 0 < options.resident_bytes < shared + placed.held_bytes:
+        raise _too_small(options.resident_bytes, shared + placed.held_bytes)
+    streamer = _stream([layers[i] for i in placed.streamed], placed.bytes_per_step, options)
+    num_streamed = len(placed.streamed)
+    record = max((layers[i].counters.record_bytes for i in placed.streamed), default=0)
+    resident = len(layers) - num_streamed
+    return StreamingReport(streamer, StreamMode.LAYERS, num_streamed, resident, record)
+
+
+def _too_small(given: int, least: int) -> EngineFault:
+    return EngineFault(
+        FaultKind.INVALID,
+        f"{given / 1e9:.2f} GB hold less than the layers that stay and two that pass through: "
+        f"{least / 1e9:.2f} GB are needed",
+        param="memory_budget",
+    )
+
+
+def _stream(layers: list[_Layer], cycle_bytes: int, options: StreamOptions) -> Streamer:
+    counters = StreamCounters({layer.path: layer.counters for layer in layers})
+    nocache = options.keeps_out_of_cache(cycle_bytes)
+    reader = ExpertReader(counters, options.threads, options.preadv, nocache=nocache)
+    for layer in layers:
+        for parameter in layer.parameters:
+            reader.open(parameter.source.path)
+    streamer = Streamer(reader, counters)
+    cycle = LayerCycle(layers, streamer)
+    for place, layer in enumerate(layers):
+        _replace_call(layer, cycle, place)
+    return streamer
+
+
+def _replace_call(layer: _Layer, cycle: LayerCycle, place: int) -> None:
+    """The block stays what it was (models look at attributes and types of theirs), but for this."""
+    base = type(layer.block)
+
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # as the block's own
+        with cycle.lend(place):
+            y = base.__call__(self, *args, **kwargs)
+            mx.eval(_arrays(y), [_arrays(_state(arg)) for arg in (*args, *kwargs.values())])
+            layer.counters.tokens += args[0].size // args[0].shape[-1]
+        return y
+
+    layer.block.__class__ = type(base.__name__, (base,), {"__call__": call})
+
+
+def _arrays(tree: Any) -> list[mx.array]:  # any tree of arrays
+    return [leaf for _, leaf in tree_flatten(tree) if isinstance(leaf, mx.array)]
+
+
+def _state(argument: Any) -> Any:  # of a cache; nothing of anything else
+    return getattr(argument, "state", None)
+
+
+def _find_sources(model: nn.Module, folder: Path) -> dict[str, Source]:
+    """Where each parameter lies that the model takes as it is.
+
+    `sanitize` renames tensors, and changes some: those it hands on are the same objects.
+    """
+    tensors = read_headers(folder)
+    lazy: dict[str, mx.array] = {}
+    for file in sorted({tensor.path for tensor in tensors.values()}):
+        lazy |= mx.load(str(file))
+    names = {id(array): name for name, array in lazy.items()}
+    sanitize = getattr(model, "sanitize", dict)
+    found = {}
+    for path, array in sanitize(dict(lazy)).items():
+        tensor = tensors.get(names.get(id(array), ""))
+        if tensor is not None and tensor.shape == tuple(array.shape):
+            found[path] = Source(tensor.path, tensor.offset, tensor.num_bytes, tensor.dtype)
+    return found
+
+
+def _find_layers(model: nn.Module, sources: dict[str, Source]) -> list[_Layer]:
+    blocks = getattr(model, "layers", None)
+    if not isinstance(blocks, list) or not all(isinstance(b, nn.Module) for b in blocks):
+        raise refused("the layers of this model are not where they are known to be")
+    paths = {id(module): path for path, module in model.named_modules()}
+    return [_layer(paths[id(block)], block, sources) for block in blocks]
+
+
+def _layer(path: str, block: nn.Module, sources: dict[str, Source]) -> _Layer:
+    parameters, memory_bytes = [], 0
+    for name, array in tree_flatten(block.parameters()):
+        source, dtype = sources.get(f"{path}.{name}"), NAMES.get(array.dtype, "")
+        if source is None or not (source.dtype == dtype or (source.dtype, dtype) in CASTS):
+            continue
+        owner, key = _owner(block, name)
+        parameters.append(_Parameter(name, source, tuple(array.shape), dtype, owner, key))
+        memory_bytes += array.nbytes
+    disk_bytes = sum(parameter.source.num_bytes for parameter in parameters)
+    return _Layer(path, block, tuple(parameters), memory_bytes, LayerCounters(disk_bytes))
+
+
+def _owner(block: nn.Module, name: str) -> tuple[nn.Module, str]:
+    *parts, key = name.split(".")
+    owner: Any = block  # a module, or a list of them
+    for part in parts:
+        owner = owner[int(part)] if isinstance(owner, list) else owner[part]
+    return owner, key
