@@ -157,13 +157,18 @@ def _top_k(model: nn.Module, paths: list[str], wanted: int) -> int:
 def _num_resident(
     model: nn.Module, layers: list[_Layer], num_experts: int, slots: int, resident_bytes: int
 ) -> int:
-    """Layers that the memory left over from slots can hold whole, from the first one on."""
+    """Layers that the memory left over from slots can hold whole, from the first one on.
+
+    They are never asked for their ids. With a slot for each expert all layers are such.
+    """
+    if slots == num_experts:
+        return len(layers)
     sizes = [memory_bytes(layer.components) for layer in layers]
     total = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
     shared = total - num_experts * sum(sizes)
     spare = resident_bytes - shared - slots * sum(sizes)
     resident = 0
-    while resident < len(sizes) and spare >= (num_experts - slots) * sizes[resident] > 0:
+    while resident < len(sizes) and spare >= (num_experts - slots) * sizes[resident]:
         spare -= (num_experts - slots) * sizes[resident]
         resident += 1
     return resident

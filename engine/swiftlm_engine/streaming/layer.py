@@ -8,6 +8,7 @@ happens only when nothing that was queued still reads the bank.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,13 +74,12 @@ class StreamedExperts(nn.Module):
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
         ids = self._read_ids(indices)
-        experts, counts = np.unique(ids, return_counts=True)
-        wanted = tuple(experts[np.argsort(-counts, kind="stable")].tolist())
+        wanted = _most_wanted_first(ids)
         if self._streamer.trace is not None:
             self._streamer.trace.add(self._path, wanted)
         seated, swept = seat(self.slots, wanted)
         self._fill_slots(seated)
-        y = self._sweep(x, ids, seated, swept) if swept else self._direct(x, ids)
+        y = self._sweep(x, ids, seated, swept) if swept else self._direct(x, ids, seated)
         self._counters.calls += 1
         self._counters.tokens += ids.size // ids.shape[-1]
         return y
@@ -111,16 +111,16 @@ class StreamedExperts(nn.Module):
         self._counters.misses += len(plan.installs)
         self._counters.evictions += plan.num_evicted
 
-    def _direct(self, x: mx.array, ids: np.ndarray[Any, Any]) -> mx.array:
-        y: mx.array = self.experts(x, mx.array(self._slots_of(ids)))
+    def _direct(self, x: mx.array, ids: np.ndarray[Any, Any], wanted: tuple[int, ...]) -> mx.array:
+        y: mx.array = self.experts(x, mx.array(_exchange(ids, wanted, self._slots_of(wanted))))
         if ids.size > LAZY_ROWS:
             mx.eval(y)
         else:
             self._unread.arrays.append(y)
         return y
 
-    def _slots_of(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return _exchange(ids, {int(e): self.slots.slot(int(e)) for e in np.unique(ids)})
+    def _slots_of(self, experts: tuple[int, ...]) -> list[int]:
+        return [self.slots.slot(expert) for expert in experts]
 
     def _sweep(
         self,
@@ -133,7 +133,8 @@ class StreamedExperts(nn.Module):
         rows = x.reshape(-1, x.shape[-1])  # (tokens, hidden)
         flat = ids.reshape(-1)  # (tokens * k,)
         picked = [np.nonzero(np.isin(flat, seated))[0]]
-        outputs = [self._part(self.experts, rows, ids, picked[0], self._slots_of(flat[picked[0]]))]
+        places = _exchange(flat[picked[0]], seated, self._slots_of(seated))
+        outputs = [self._part(self.experts, rows, ids, picked[0], places)]
         mx.async_eval(outputs[0])
         for number, start in enumerate(range(0, len(swept), GROUP)):
             group, bank = swept[start : start + GROUP], self._banks[number]
@@ -141,7 +142,7 @@ class StreamedExperts(nn.Module):
                 mx.eval(outputs[number - 1])  # the last user of this bank
             self._read_group(bank, group)
             picked.append(np.nonzero(np.isin(flat, group))[0])
-            places = _exchange(flat[picked[-1]], {e: i for i, e in enumerate(group)})
+            places = _exchange(flat[picked[-1]], group, range(len(group)))
             outputs.append(self._part(bank.module, rows, ids, picked[-1], places))
             mx.async_eval(outputs[-1])
         back = np.argsort(np.concatenate(picked))
@@ -201,9 +202,19 @@ class _Pair:
         return self._banks[number % 2]
 
 
-def _exchange(ids: np.ndarray[Any, Any], by: dict[int, int]) -> np.ndarray[Any, Any]:
-    table = np.zeros(max(by) + 1, np.uint32)
-    table[list(by)] = list(by.values())
+def _most_wanted_first(ids: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    """The distinct experts of a call."""
+    if ids.size == ids.shape[-1]:  # those of one token are: decode has no time to count
+        return tuple(ids.ravel().tolist())
+    experts, counts = np.unique(ids, return_counts=True)
+    return tuple(experts[np.argsort(-counts, kind="stable")].tolist())
+
+
+def _exchange(
+    ids: np.ndarray[Any, Any], experts: Sequence[int], places: Sequence[int]
+) -> np.ndarray[Any, Any]:
+    table = np.empty(max(experts, default=0) + 1, np.uint32)
+    table[list(experts)] = places
     exchanged: np.ndarray[Any, Any] = table[ids]
     return exchanged
 

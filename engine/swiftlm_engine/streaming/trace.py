@@ -65,6 +65,8 @@ def seat(slots: SlotMap, experts: tuple[int, ...]) -> tuple[tuple[int, ...], tup
     What is in a slot is used from there, so that a call reads each expert at most once; the most
     wanted of the others take the slots that the call leaves.
     """
+    if len(experts) <= slots.num_slots:
+        return experts, ()
     inside = tuple(e for e in experts if e in slots)
     outside = tuple(e for e in experts if e not in slots)
     room = slots.num_slots - len(inside)
