@@ -172,16 +172,22 @@ NAMES = tuple(CONFIGS)
 
 
 def make_model(
-    name: str, folder: Path | str, *, template: str = CHATML, seed: int = 0, **overrides: Any
+    name: str | Config,
+    folder: Path | str,
+    *,
+    template: str = CHATML,
+    seed: int = 0,
+    **overrides: Any,
 ) -> Path:
-    """Write the tiny model `name` (a key of CONFIGS) into `folder` and return the folder.
+    """Write a tiny model (a key of CONFIGS, or a config) into `folder` and return the folder.
 
     `overrides` replace config keys, such as num_hidden_layers or max_position_embeddings.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     vocab_size = _write_tokenizer(folder, template)
-    config = _with_overrides(CONFIGS[name], {"vocab_size": vocab_size} | overrides)
+    base = CONFIGS[name] if isinstance(name, str) else name
+    config = _with_overrides(base, {"vocab_size": vocab_size} | overrides)
     weights = _random_weights(config, seed)
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "model.safetensors")}

@@ -39,6 +39,8 @@ FAMILIES = frozenset(
         "qwen3_moe",
         "qwen3_next",
         "qwen3_5_moe",
+        "gemma4",
+        "gemma4_text",
         "mixtral",
         "olmoe",
         "gpt_oss",
@@ -139,9 +141,14 @@ def _top_k(model: nn.Module, paths: list[str], wanted: int) -> int:
     modules = dict(model.named_modules())
     sites = []
     for path in paths:
-        block = modules[path.rpartition(".")[0]]
-        for owner in (block, block.get("gate")):
-            for name in ("top_k", "num_experts_per_tok"):
+        parent = path.rpartition(".")[0]
+        router = modules[parent.rpartition(".")[0]].get("router")
+        for owner in (
+            modules[parent],
+            modules[parent].get("gate"),
+            getattr(router, "config", None),
+        ):
+            for name in ("top_k", "num_experts_per_tok", "top_k_experts"):
                 if isinstance(getattr(owner, name, None), int):
                     sites.append((owner, name))
     if not sites:

@@ -25,6 +25,7 @@ from swiftlm_engine.streaming.table import Component
 from swiftlm_engine.streaming.trace import seat
 
 GROUP = 8  # experts in each of the two banks of a sweep; the plan sets their memory aside
+MAX_UNREAD = 16  # outputs kept alive; all but the last have long been evaluated
 LAZY_ROWS = 64  # outputs of more rows are evaluated at once: keeping them would cost memory
 
 
@@ -98,13 +99,11 @@ class StreamedExperts(nn.Module):
         jobs = [j for i in plan.installs for j in self._bank.jobs(source, i.expert, i.slot)]
         try:
             if jobs:
-                mx.eval(self._unread.arrays)
+                self._unread.evaluate()
                 self._streamer.read(jobs)
         except BaseException:
             self.slots.abandon(plan)
             raise
-        finally:
-            self._unread.arrays.clear()
         self.slots.commit(plan)
         self._counters.wanted += len(experts)
         self._counters.hits += len(plan.hits)
@@ -116,7 +115,7 @@ class StreamedExperts(nn.Module):
         if ids.size > LAZY_ROWS:
             mx.eval(y)
         else:
-            self._unread.arrays.append(y)
+            self._unread.add(y)
         return y
 
     def _slots_of(self, experts: tuple[int, ...]) -> list[int]:
@@ -189,7 +188,16 @@ class _Unread:
     """Outputs that may still have to read the slots."""
 
     def __init__(self) -> None:
-        self.arrays: list[mx.array] = []
+        self._arrays: list[mx.array] = []
+
+    def add(self, array: mx.array) -> None:
+        self._arrays.append(array)
+        if len(self._arrays) > MAX_UNREAD:
+            self.evaluate()
+
+    def evaluate(self) -> None:
+        mx.eval(self._arrays)
+        self._arrays.clear()
 
 
 class _Pair:

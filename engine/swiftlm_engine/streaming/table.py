@@ -99,7 +99,7 @@ def _per_expert(
 ) -> tuple[Source, ...] | None:
     module, _, parameter = name.partition(".")
     for place in _places(path):
-        experts = place.rpartition(".")[0] + ".experts"
+        experts = _experts_of(place)
         for alias in (module, MIXTRAL_NAMES.get(module, module)):
             names = [f"{experts}.{e}.{alias}.{parameter}" for e in range(shape[0])]
             found = [tensors[n] for n in names if n in tensors]
@@ -116,7 +116,7 @@ def _fused(
     if parameter != "weight" or len(shape) != 3:
         return None
     for place in _places(path):
-        experts = place.rpartition(".")[0] + ".experts"
+        experts = _experts_of(place)
         if module == "down_proj":
             tensor, wanted, part, parts = tensors.get(f"{experts}.down_proj"), shape, 0, 1
         else:
@@ -144,6 +144,12 @@ def _places(path: str) -> Iterator[str]:
         rest = path.removeprefix("language_model.model.")
         yield f"model.language_model.{rest}"
         yield f"model.{rest}"
+
+
+def _experts_of(place: str) -> str:
+    """Where checkpoints that were not converted keep the experts of the module at `place`."""
+    parent = place.rpartition(".")[0]
+    return parent if parent.endswith(".experts") else parent + ".experts"
 
 
 def record_bytes(components: tuple[Component, ...]) -> int:

@@ -1,0 +1,103 @@
+"""Decode with experts on disk gives the same bits as with experts in memory, family by family."""
+
+from __future__ import annotations
+
+import json
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_model, quantize_model, save_model
+from tiny_models import CONFIGS, make_model
+
+from swiftlm_engine.device import Device
+from swiftlm_engine.loader import load_weights
+from swiftlm_engine.streaming.report import StreamOptions
+
+NUM_EXPERTS, TOP_K = 6, 2
+_QWEN = CONFIGS["qwen3_moe"]
+MORE = {
+    "olmoe": _QWEN | {"model_type": "olmoe", "intermediate_size": 64, "num_key_value_heads": 4},
+    "glm4_moe": _QWEN
+    | {
+        "model_type": "glm4_moe", "n_group": 1, "topk_group": 1, "n_shared_experts": 1,
+        "n_routed_experts": 4, "routed_scaling_factor": 1.0, "first_k_dense_replace": 1,
+        "rope_scaling": None, "use_qk_norm": True, "attention_bias": False,
+        "partial_rotary_factor": 0.5,
+    },
+    "qwen3_5_moe": {
+        "model_type": "qwen3_5_moe",
+        "text_config": CONFIGS["qwen3_next"] | {"model_type": "qwen3_5_moe_text"},
+    },
+    "gemma4_text": CONFIGS["gemma3_text"]
+    | {
+        "model_type": "gemma4_text", "global_head_dim": 32, "vocab_size_per_layer_input": 400,
+        "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "enable_moe_block": True,
+        "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64,
+        "use_double_wide_mlp": False, "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+FAMILIES = ("qwen3_moe", "gpt_oss", "deepseek_v3", "mixtral", *MORE)
+COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def write(name, folder):
+    config = MORE.get(name) or CONFIGS[name]
+    inner = config.get("text_config", config)
+    return make_model(config, folder, **{k: NUM_EXPERTS for k in COUNTS if k in inner})
+
+
+def load(folder, options=None):
+    return load_weights(folder, "", Device.CPU, lambda *_: None, options)
+
+
+def decode(model, tokens=(5, 17, 99, 300, 5, 42)):
+    """Logits after each token, one forward each."""
+    cache = make_prompt_cache(model)
+    steps = [model(mx.array([[token]]), cache=cache) for token in tokens]
+    return mx.concatenate(steps, axis=1)
+
+
+def prefill(model):
+    return model(mx.array([[(7 * i) % 300 for i in range(48)]]), cache=make_prompt_cache(model))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_decode_is_bit_equal_at_every_slot_count_and_prefill_is_close(name, tmp_path):
+    folder = write(name, tmp_path)
+    resident = load(folder).model
+    bits, whole = decode(resident), prefill(resident)
+    for slots in range(TOP_K, NUM_EXPERTS + 1):
+        streamed = load(folder, StreamOptions(slots))
+        assert mx.array_equal(decode(streamed.model), bits), slots
+        assert mx.allclose(prefill(streamed.model), whole, rtol=1e-4, atol=1e-4), slots
+        report = streamed.streaming.to_json()
+        assert report["problems"] == []
+        if slots < NUM_EXPERTS:
+            assert report["misses"] > 0
+            assert report["num_experts"] == NUM_EXPERTS
+        streamed.streaming.streamer.close()
+
+
+@pytest.mark.parametrize(
+    ("mode", "bits", "group_size"), [("affine", 4, 64), ("mxfp4", 4, 32), ("nvfp4", 4, 16)]
+)
+def test_quantised_experts_are_bit_equal(mode, bits, group_size, tmp_path):
+    folder = quantised(tmp_path, mode, bits, group_size)
+    wanted = decode(load(folder).model)
+    streamed = load(folder, StreamOptions(3))
+    assert mx.array_equal(decode(streamed.model), wanted)
+    assert streamed.streaming.to_json()["problems"] == []
+
+
+def quantised(folder, mode, bits, group_size):
+    source = write("qwen3_moe", folder / "floats")
+    model, config = load_model(source)
+    model, config = quantize_model(model, config, group_size, bits, mode=mode)
+    target = folder / "quantised"
+    save_model(target, model)
+    for file in source.iterdir():
+        if file.name.startswith(("tokenizer", "special")) or file.suffix == ".jinja":
+            (target / file.name).write_bytes(file.read_bytes())
+    (target / "config.json").write_text(json.dumps(config))
+    return target
