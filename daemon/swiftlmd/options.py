@@ -22,6 +22,8 @@ _KEYS = {
     "stream_experts": "engine.stream_experts",
     "expert_slots": "engine.expert_slots",
     "top_k_experts": "engine.top_k_experts",
+    "ssd_nocache": "engine.ssd_nocache",
+    "ssd_prefetch": "engine.ssd_prefetch",
     "draft": "engine.draft",
     "keep_alive_s": "models.keep_alive",
     "prefill_chunk": "engine.prefill_chunk",

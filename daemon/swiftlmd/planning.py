@@ -119,6 +119,8 @@ class BrainPlanner:
             expert_slots=plan.streaming.slots if plan.streaming else 0,
             resident_bytes=plan.engine.resident_bytes,
             top_k_experts=settings.engine_top_k_experts,
+            ssd_nocache=settings.engine_ssd_nocache,
+            ssd_prefetch=settings.engine_ssd_prefetch,
             template_kwargs=dict(settings.engine_template_kwargs),
             kv_budget_bytes=plan.engine.kv_budget_bytes,
             prefill_slice_ms=settings.engine_prefill_slice_ms,

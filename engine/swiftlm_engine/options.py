@@ -35,5 +35,6 @@ class EngineOptions:
     resident_bytes: int = 0
     ssd_nocache: str = ""  # auto, on, off
     ssd_prefetch: str = ""  # off, next-router
+    ssd_threads: int = 0
     template_kwargs: dict[str, object] = field(default_factory=dict)
     records_dir: Path | None = None

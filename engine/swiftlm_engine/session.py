@@ -28,7 +28,7 @@ from swiftlm_engine.prepare import Prepared, Preparer, Rendered
 from swiftlm_engine.runner import Runner
 from swiftlm_engine.speculation.choose import choose_speculator
 from swiftlm_engine.speculation.speculator import Speculator
-from swiftlm_engine.streaming.reader import ReadFault
+from swiftlm_engine.streaming.reader import DEFAULT_THREADS, ReadFault
 from swiftlm_engine.streaming.report import NoCache, StreamingReport, StreamMode, StreamOptions
 from swiftlm_engine.text.constraint import ConstraintCompiler
 from swiftlm_engine.text.messages import Chat
@@ -220,6 +220,7 @@ def _stream_options(options: EngineOptions) -> StreamOptions | None:
         mode=StreamMode(options.stream_experts),
         nocache=NoCache(options.ssd_nocache or "auto"),
         prefetch=options.ssd_prefetch == "next-router",
+        threads=options.ssd_threads or DEFAULT_THREADS,
     )
 
 

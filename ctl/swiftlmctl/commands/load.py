@@ -20,6 +20,13 @@ GpuLayers = Annotated[int | None, typer.Option(min=0, help="First layers on the 
 Stream = Annotated[str | None, typer.Option("--stream-experts", help="auto, on or off.")]
 Slots = Annotated[int | None, typer.Option("--expert-slots", min=1, help="Per layer.")]
 TopK = Annotated[int | None, typer.Option("--top-k-experts", min=1, help="Fewer than trained.")]
+NoCache = Annotated[
+    str | None,
+    typer.Option("--ssd-nocache", help="Keep what is read out of the page cache: auto, on, off."),
+]
+Prefetch = Annotated[
+    str | None, typer.Option("--ssd-prefetch", help="Read ahead of need: off, next-router.")
+]
 Draft = Annotated[str | None, typer.Option(help="A draft model, ngram or off.")]
 DraftTokens = Annotated[int | None, typer.Option("--draft-tokens", min=1, help="Drafted per step.")]
 Chunk = Annotated[int | None, typer.Option("--prefill-chunk", min=1, help="Tokens.")]
@@ -44,6 +51,8 @@ def load(
     stream_experts: Stream = None,
     expert_slots: Slots = None,
     top_k_experts: TopK = None,
+    ssd_nocache: NoCache = None,
+    ssd_prefetch: Prefetch = None,
     draft: Draft = None,
     draft_tokens: DraftTokens = None,
     prefill_chunk: Chunk = None,
@@ -69,6 +78,8 @@ def load(
         stream_experts=stream_experts,
         expert_slots=expert_slots,
         top_k_experts=top_k_experts,
+        ssd_nocache=ssd_nocache,
+        ssd_prefetch=ssd_prefetch,
         draft=draft,
         draft_tokens=draft_tokens,
         prefill_chunk=prefill_chunk,
@@ -126,6 +137,7 @@ def plan(
     gpu_layers: GpuLayers = None,
     stream_experts: Stream = None,
     expert_slots: Slots = None,
+    top_k_experts: TopK = None,
     draft: Draft = None,
     prefill_chunk: Chunk = None,
     json: Json = False,
@@ -142,6 +154,7 @@ def plan(
         gpu_layers=gpu_layers,
         stream_experts=stream_experts,
         expert_slots=expert_slots,
+        top_k_experts=top_k_experts,
         draft=draft,
         prefill_chunk=prefill_chunk,
     )

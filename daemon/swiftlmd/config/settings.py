@@ -190,6 +190,18 @@ class Settings:
     engine_top_k_experts: int = _option(
         _INTEGER, 0, "Experts used per token; 0 = the model's own number."
     )
+    engine_ssd_nocache: str = _option(
+        _TEXT,
+        "auto",
+        "Keep what experts were read from out of the page cache.",
+        choices=("auto", "on", "off"),
+    )
+    engine_ssd_prefetch: str = _option(
+        _TEXT,
+        "off",
+        "Read the experts that the next layer's router would choose.",
+        choices=("off", "next-router"),
+    )
     engine_draft: str = _option(
         _TEXT, "", "Draft model for speculative decoding, `ngram`, or empty for none."
     )

@@ -67,6 +67,9 @@ def options(request: m.LoadRequest) -> EngineOptions:
         expert_slots=request.expert_slots,
         top_k_experts=request.top_k_experts,
         resident_bytes=request.resident_bytes,
+        ssd_nocache=request.ssd_nocache,
+        ssd_prefetch=request.ssd_prefetch,
+        ssd_threads=request.ssd_threads,
         template_kwargs=_json_values(request.template_kwargs, "template_kwargs"),
         records_dir=Path(request.config_dir) if request.config_dir else None,
     )

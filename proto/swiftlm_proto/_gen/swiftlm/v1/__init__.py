@@ -1217,6 +1217,10 @@ class LoadOptions(betterproto2.Message):
 
     draft_tokens: "int | None" = betterproto2.field(13, betterproto2.TYPE_UINT32, optional=True)
 
+    ssd_nocache: "str | None" = betterproto2.field(14, betterproto2.TYPE_STRING, optional=True)
+
+    ssd_prefetch: "str | None" = betterproto2.field(15, betterproto2.TYPE_STRING, optional=True)
+
 
 default_message_pool.register_message("swiftlm.v1", "LoadOptions", LoadOptions)
 
@@ -1344,6 +1348,21 @@ class LoadRequest(betterproto2.Message):
     config_dir: "str" = betterproto2.field(25, betterproto2.TYPE_STRING)
     """
     where verdicts and calibration records are kept
+    """
+
+    ssd_nocache: "str" = betterproto2.field(26, betterproto2.TYPE_STRING)
+    """
+    keep what was read out of the page cache: auto, on, off
+    """
+
+    ssd_prefetch: "str" = betterproto2.field(27, betterproto2.TYPE_STRING)
+    """
+    off, next-router
+    """
+
+    ssd_threads: "int" = betterproto2.field(28, betterproto2.TYPE_UINT32)
+    """
+    reading at once; 0 = default
     """
 
 
