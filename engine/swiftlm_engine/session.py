@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -28,8 +29,10 @@ from swiftlm_engine.prepare import Prepared, Preparer, Rendered
 from swiftlm_engine.runner import Runner
 from swiftlm_engine.speculation.choose import choose_speculator
 from swiftlm_engine.speculation.speculator import Speculator
+from swiftlm_engine.streaming.policy_choice import kept_policy
 from swiftlm_engine.streaming.reader import DEFAULT_THREADS, ReadFault
 from swiftlm_engine.streaming.report import NoCache, StreamingReport, StreamMode, StreamOptions
+from swiftlm_engine.streaming.watcher import StreamWatcher
 from swiftlm_engine.text.constraint import ConstraintCompiler
 from swiftlm_engine.text.messages import Chat
 from swiftlm_engine.text.model_text import ModelText
@@ -79,6 +82,7 @@ class Session:
     embedder: Embedder
     compiler: ConstraintCompiler
     streaming: StreamingReport | None = None
+    watcher: StreamWatcher | None = None
 
     @property
     def has_work(self) -> bool:
@@ -92,6 +96,8 @@ class Session:
     def idle(self) -> None:
         self.engine.scheduler.check_integrity()
         self.prefix.pump()
+        if self.watcher is not None:
+            self.watcher.idle()
 
 
 def open_session(
@@ -101,7 +107,7 @@ def open_session(
     device = find_device()
     folder_facts = _read_folder(options)
     _set_limits(options, device)
-    stream_options = _stream_options(options)
+    stream_options = _stream_options(options, _policy_path(options, folder_facts))
     weights = load_weights(options.folder, options.dtype, device, report, stream_options)
     report("warmup", 1.0, "first token")
     stream = mx.default_stream(mx.default_device())
@@ -166,8 +172,20 @@ def _assemble(
     )
     facts = _facts(options, device, weights, kv, context, vocab_size, limits)
     embedder = Embedder(weights.model, stream)
+    watcher = None
+    if weights.streaming is not None:
+        watcher = StreamWatcher(weights.streaming, _policy_path(options, kv.facts))
     return Session(
-        engine, preparer, facts, text, runner, prefix, embedder, compiler, weights.streaming
+        engine,
+        preparer,
+        facts,
+        text,
+        runner,
+        prefix,
+        embedder,
+        compiler,
+        weights.streaming,
+        watcher,
     )
 
 
@@ -210,13 +228,20 @@ def _facts(
     )
 
 
-def _stream_options(options: EngineOptions) -> StreamOptions | None:
+def _policy_path(options: EngineOptions, facts: FolderFacts) -> Path | None:
+    if options.records_dir is None:
+        return None
+    return options.records_dir / "slot-policies" / f"{facts.fingerprint}.json"
+
+
+def _stream_options(options: EngineOptions, policy_path: Path | None) -> StreamOptions | None:
     if options.stream_experts not in list(StreamMode):
         return None
     return StreamOptions(
         options.expert_slots,
         options.top_k_experts,
         options.resident_bytes,
+        kept_policy(policy_path, options.expert_slots),
         mode=StreamMode(options.stream_experts),
         nocache=NoCache(options.ssd_nocache or "auto"),
         prefetch=options.ssd_prefetch == "next-router",

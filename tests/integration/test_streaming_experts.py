@@ -12,6 +12,8 @@ from tiny_models import make_model
 
 from swiftlm_engine.generation import EndReason, EngineFault, GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
+from swiftlm_engine.streaming import policy_choice
+from swiftlm_engine.streaming.slots import PolicyKind
 
 GREEDY = SamplingSettings(temperature=0.0)
 PROMPT = "the quick brown fox jumps over the lazy dog " * 3
@@ -53,6 +55,60 @@ def test_streamed_experts_and_compressed_kv_work_together(tmp_path):
         assert engine.run(job())[0].content == resident
         assert engine.session.facts.kv == "k4v3"
         assert engine.session.streaming.to_json()["misses"] > 0
+
+
+def test_slots_shrink_and_grow_between_requests_and_the_text_stays(tmp_path):
+    folder = make_model("qwen3_moe", tmp_path, num_experts=32, moe_intermediate_size=512)
+    with EngineHarness(folder) as engine:
+        resident = engine.run(job())[0].content
+    with EngineHarness(folder, stream_experts="on", expert_slots=24) as engine:
+        report = engine.session.streaming
+        assert engine.run(job("a"))[0].content == resident
+        before = engine.mlx.call(mx.get_active_memory).result(10)
+        for name, wanted, slots in (("b", 4, 4), ("c", 1, 2), ("d", 28, 28)):
+            misses = report.to_json()["misses"]
+            engine.mlx.call(report.resize, wanted).result(10)
+            after = engine.mlx.call(mx.get_active_memory).result(10)
+            assert report.slots == slots
+            change = 2 * (slots - 24) * report.record_bytes
+            assert abs(after - before - change) < 2 * report.record_bytes
+            assert engine.run(job(name))[0].content == resident
+            assert report.to_json()["misses"] > misses
+        assert report.to_json()["problems"] == []
+
+
+def test_contradicting_counters_are_an_error_in_the_log(tmp_path, caplog):
+    folder = make_model("qwen3_moe", tmp_path, num_experts=12)
+    with EngineHarness(folder, stream_experts="on", expert_slots=2) as engine:
+        engine.run(job())
+        engine.mlx.call(engine.session.watcher.idle).result(10)
+        assert caplog.records == []
+        report = engine.session.streaming
+        report.streamer.counters.bytes = 0  # a reader that forgot to count
+        engine.mlx.call(engine.session.watcher.idle).result(10)
+        engine.mlx.call(engine.session.watcher.idle).result(10)
+        assert report.to_json()["degraded"]
+        errors = [r for r in caplog.records if "contradict" in r.getMessage()]
+        assert len(errors) == 1
+
+
+def test_policy_learned_from_requests_is_used_by_the_next_load(tmp_path, monkeypatch):
+    monkeypatch.setattr(policy_choice, "MAX_CALLS", 40)
+    monkeypatch.setattr(policy_choice, "LEAST_GAIN", -1.0)  # any gain counts
+    folder = make_model("qwen3_moe", tmp_path / "model", num_experts=12)
+    options = {"stream_experts": "on", "expert_slots": 4, "records_dir": tmp_path / "records"}
+    with EngineHarness(folder, **options) as engine:
+        engine.run(job("a"), job("b", "hello world "))
+        engine.mlx.call(engine.session.watcher.idle).result(20)
+        assert engine.session.streaming.streamer.trace is None
+    [kept] = (tmp_path / "records" / "slot-policies").iterdir()
+    choice = policy_choice.PolicyChoice.load(kept)
+    assert choice.slots == 4
+    assert policy_choice.kept_policy(kept, 4) is choice.policy
+    assert policy_choice.kept_policy(kept, 8) is PolicyKind.LRU
+    policy_choice.PolicyChoice(PolicyKind.LFU, 4, {}).save(kept)
+    with EngineHarness(folder, **options) as engine:
+        assert engine.session.streaming.to_json()["policy"] == "lfu"
 
 
 def test_unreadable_expert_ends_the_request_and_the_next_one_is_served(tmp_path):

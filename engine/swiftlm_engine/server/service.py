@@ -222,11 +222,14 @@ class EngineService(m.EngineBase):
         )
 
     async def cache(self, message: m.CacheRequest) -> m.CacheReply:
-        prefix = self._ready().prefix
+        session = self._ready()
+        prefix = session.prefix
 
         def act() -> str:
             if message.clear:
                 prefix.clear()
+            if message.expert_slots is not None and session.streaming is not None:
+                session.streaming.resize(message.expert_slots)
             if message.clear_pool:
                 mx.clear_cache()
             if message.resize_bytes is not None:

@@ -106,9 +106,9 @@ def _install_experts(
         len(layers) - resident,
         resident,
         max(record_bytes(layer.components) for layer in layers),
-        slots,
         num_experts,
         top_k,
+        options.policy,
     )
 
 
@@ -198,6 +198,7 @@ def _stream(model: nn.Module, layers: list[_Layer], slots: int, options: StreamO
         module = StreamedExperts(layer.path, layer.components, bank, slot_map, banks, streamer, own)
         streamed.append((layer.path, module))
     model.update_modules(tree_unflatten(streamed))
+    streamer.slots, streamer.slotted = slots, [module for _, module in streamed]
     return streamer
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from swiftlm_engine.streaming.counters import LayerCounters
 from swiftlm_engine.streaming.dtypes import DTYPES
 from swiftlm_engine.streaming.reader import Job
-from swiftlm_engine.streaming.slots import SlotMap
+from swiftlm_engine.streaming.slots import Move, SlotMap
 from swiftlm_engine.streaming.streamer import Streamer
 from swiftlm_engine.streaming.table import Component
 from swiftlm_engine.streaming.trace import seat
@@ -49,6 +49,13 @@ class Bank:
             Job(component.sources[expert], view[slot * size : (slot + 1) * size], component.dtype)
             for component, (view, size) in zip(components, self._targets, strict=True)
         ]
+
+    def copy(self, other: Bank, moves: Sequence[Move]) -> None:
+        """Experts from a bank of the same shapes, which nothing queued may still write."""
+        for (view, size), (source, _) in zip(self._targets, other._targets, strict=True):
+            for move in moves:
+                old = source[move.old * size : (move.old + 1) * size]
+                view[move.new * size : (move.new + 1) * size] = old
 
 
 class StreamedExperts(nn.Module):
@@ -84,6 +91,13 @@ class StreamedExperts(nn.Module):
         self._counters.calls += 1
         self._counters.tokens += ids.size // ids.shape[-1]
         return y
+
+    def resize(self, num_slots: int) -> None:
+        """Between steps. Holds both banks until it returns."""
+        self._unread.evaluate()
+        bank = Bank(self._bank.module, self._source.components, num_slots)
+        bank.copy(self._bank, self.slots.resize(num_slots))
+        self.experts, self._bank = bank.module, bank
 
     def _read_ids(self, indices: mx.array) -> np.ndarray[Any, Any]:
         """The one wait of a streamed layer: the router's choice comes to the host."""

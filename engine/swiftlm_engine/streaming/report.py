@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import mlx.core as mx
+
 from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.streaming.reader import DEFAULT_THREADS, Preadv
 from swiftlm_engine.streaming.slots import PolicyKind
@@ -57,15 +59,25 @@ class StreamingReport:
     streamed_layers: int
     resident_layers: int
     record_bytes: int  # of one expert, or of one layer
-    slots: int = 0
     num_experts: int = 0
     experts_per_token: int = 0
+    policy: PolicyKind = PolicyKind.LRU
+
+    @property
+    def slots(self) -> int:
+        return self.streamer.slots
+
+    def resize(self, num_slots: int) -> None:
+        """Between steps; never fewer than one token needs. What memory is freed is free at once."""
+        self.streamer.resize(max(self.experts_per_token, min(self.num_experts, num_slots)))
+        mx.clear_cache()
 
     def to_json(self) -> dict[str, Any]:  # plain JSON
         self.streamer.settle()
         return {
             "mode": self.mode,
             "slots": self.slots,
+            "policy": self.policy,
             "num_experts": self.num_experts,
             "experts_per_token": self.experts_per_token,
             "streamed_layers": self.streamed_layers,

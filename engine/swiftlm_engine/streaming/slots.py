@@ -50,6 +50,14 @@ class SlotPlan:
         return sum(install.evicted is not None for install in self.installs)
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """From a slot to one of the slots that take their place."""
+
+    old: int
+    new: int
+
+
 class SlotMap:
     """A bijection between the experts that are in memory and the slots they use."""
 
@@ -99,6 +107,18 @@ class SlotMap:
     def abandon(self, plan: SlotPlan) -> None:
         """The read failed: the slots are free and what was evicted stays out."""
         self._free += [install.slot for install in plan.installs]
+
+    def resize(self, num_slots: int) -> list[Move]:
+        """Fewer or more slots; what leaves is what the policy would evict next."""
+        while len(self._slots) > num_slots:
+            evicted = self._policy.victim(())
+            self._policy.remove(evicted)
+            del self._slots[evicted]
+        moves = [Move(old, new) for new, old in enumerate(self._slots.values())]
+        self._slots = {expert: new for new, expert in enumerate(self._slots)}
+        self._free = list(range(num_slots - 1, len(moves) - 1, -1))
+        self.num_slots = num_slots
+        return moves
 
     def check_integrity(self) -> None:
         seats = sorted([*self._slots.values(), *self._free])

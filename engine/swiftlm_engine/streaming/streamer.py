@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
 
 from swiftlm_engine.streaming.counters import StreamCounters
 from swiftlm_engine.streaming.reader import ExpertReader, Job, ReadFault
@@ -13,12 +14,18 @@ from swiftlm_engine.streaming.trace import Trace
 log = logging.getLogger(__name__)
 
 
+class Slotted(Protocol):
+    def resize(self, num_slots: int) -> None: ...
+
+
 class Streamer:
     """The engine thread's; close it with the model."""
 
     def __init__(self, reader: ExpertReader, counters: StreamCounters) -> None:
         self.reader = reader
         self.counters = counters
+        self.slots = 0  # of each layer in `slotted`
+        self.slotted: list[Slotted] = []
         self.trace: Trace | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._pending: Future[None] | None = None
@@ -41,6 +48,13 @@ class Streamer:
         if self._pending is not None:
             self._pending.result()
             self._pending = None
+
+    def resize(self, num_slots: int) -> None:
+        """Between steps: memory under pressure, or room again. A layer at a time."""
+        self.settle()
+        for layer in self.slotted:
+            layer.resize(num_slots)
+        self.slots = num_slots
 
     def close(self) -> None:
         self._thread.shutdown()

@@ -17,10 +17,19 @@ class Call:
 
 @dataclass(slots=True)
 class Trace:
+    """Calls of `layers` (None = all), up to `max_calls`; later ones are not recorded."""
+
     calls: list[Call] = field(default_factory=list)
+    layers: frozenset[str] | None = None
+    max_calls: int = 1 << 20
+
+    @property
+    def full(self) -> bool:
+        return len(self.calls) >= self.max_calls
 
     def add(self, layer: str, experts: tuple[int, ...]) -> None:
-        self.calls.append(Call(layer, experts))
+        if not self.full and (self.layers is None or layer in self.layers):
+            self.calls.append(Call(layer, experts))
 
     def save(self, path: Path) -> None:
         lines = (json.dumps([call.layer, *call.experts]) for call in self.calls)
@@ -43,17 +52,25 @@ class Replayed:
         return self.hits / total if total else 0.0
 
 
-def replay(trace: Trace, num_slots: int, policy: PolicyKind) -> Replayed:
-    """What slots of that number and policy would have done with these calls."""
+def replay(
+    trace: Trace, num_slots: int, policy: PolicyKind, *, count_from: float = 0.0
+) -> Replayed:
+    """What slots of that number and policy would have done with these calls.
+
+    Counts after the first `count_from` of the calls, which only fill the slots.
+    """
     maps: dict[str, SlotMap] = {}
     hits = misses = 0
-    for call in trace.calls:
+    first = int(len(trace.calls) * count_from)
+    for number, call in enumerate(trace.calls):
         if call.layer not in maps:
             maps[call.layer] = SlotMap(num_slots, make_policy(policy, num_slots))
         slots = maps[call.layer]
         seated, swept = seat(slots, call.experts)
         plan = slots.plan(seated)
         slots.commit(plan)
+        if number < first:
+            continue
         hits += len(plan.hits)
         misses += len(plan.installs) + len(swept)
     return Replayed(hits, misses)

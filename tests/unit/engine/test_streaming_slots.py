@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swiftlm_engine.streaming.policy_choice import PolicyChoice, choose_policy
 from swiftlm_engine.streaming.slots import PolicyKind, SlotMap, make_policy
-from swiftlm_engine.streaming.trace import Trace, replay, seat
+from swiftlm_engine.streaming.trace import Call, Trace, replay, seat
 
 CALLS = st.lists(
     st.tuples(st.lists(st.integers(0, 15), min_size=1, unique=True), st.booleans()), max_size=60
@@ -43,3 +44,40 @@ def test_replay_counts_every_expert_as_hit_or_miss(kind, tmp_path):
     everything = replay(loaded, 8, kind)
     assert (everything.hits, everything.misses) == (72, 8)
     assert replay(loaded, 3, kind).hits < 72
+
+
+def test_policy_is_chosen_by_replay_kept_and_only_for_a_gain(tmp_path):
+    loop = Trace()
+    for number in range(400):  # two favourites, and a scan that LRU falls for
+        loop.add("layer", (2 + number % 7, 9 + number % 5) if number % 3 else (0, 1))
+    choice = choose_policy(loop, 4)
+    assert choice.policy is not PolicyKind.LRU
+    assert choice.hit_rates[choice.policy] > choice.hit_rates["lru"]
+    choice.save(tmp_path / "records" / "policy.json")
+    assert PolicyChoice.load(tmp_path / "records" / "policy.json") == choice
+    (tmp_path / "broken.json").write_text("{")
+    assert PolicyChoice.load(tmp_path / "broken.json") is None
+    same = Trace([Call("layer", (1, 2))] * 50)
+    assert choose_policy(same, 3).policy is PolicyKind.LRU
+
+
+def test_trace_keeps_the_watched_layers_and_ends():
+    trace = Trace(layers=frozenset({"a"}), max_calls=3)
+    for number in range(5):
+        trace.add("a", (number,))
+        trace.add("b", (number,))
+    assert trace.full
+    assert trace.calls == [Call("a", (0,)), Call("a", (1,)), Call("a", (2,))]
+
+
+@pytest.mark.parametrize("kind", PolicyKind)
+@given(calls=CALLS, sizes=st.lists(st.integers(1, 12), min_size=1, max_size=6))
+def test_slot_map_stays_a_bijection_when_slots_become_fewer_or_more(kind, calls, sizes):
+    slots = SlotMap(6, make_policy(kind, 6))
+    for number, (experts, _) in enumerate(calls):
+        slots.commit(slots.plan(seat(slots, tuple(experts))[0]))
+        before = {e: slots.slot(e) for e in range(16) if e in slots}
+        moves = slots.resize(sizes[number % len(sizes)])
+        after = {e: slots.slot(e) for e in range(16) if e in slots}
+        assert {(m.old, m.new) for m in moves} == {(before[e], after[e]) for e in after}
+        slots.check_integrity()

@@ -371,6 +371,11 @@ class CacheRequest(betterproto2.Message):
     give MLX's free buffers back to the system
     """
 
+    expert_slots: "int | None" = betterproto2.field(4, betterproto2.TYPE_UINT32, optional=True)
+    """
+    of each streamed layer, from the next step on
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "CacheRequest", CacheRequest)
 
