@@ -3,46 +3,14 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from model_headers import Quant, decoder, write_model
+from planned_models import DENSE_8B, GIB, M4_16, M4_24, M4_PRO_64, MOE_30B, mac
 
 from swiftlm_engine.brain import facts, plan
 from swiftlm_engine.brain.ledger import EntryKind
-from swiftlm_engine.brain.plan import Accelerator, MachineLimits, PlanRequest, Strategy, Toggle
-
-GIB = 2**30
-
-DENSE_8B: dict[str, Any] = {
-    "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
-    "vocab_size": 128256, "max_position_embeddings": 131072, "tie_word_embeddings": False,
-    "quantization": {"group_size": 64, "bits": 4},
-}  # fmt: skip
-MOE_30B: dict[str, Any] = {
-    "model_type": "qwen3_moe", "num_hidden_layers": 48, "hidden_size": 2048,
-    "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
-    "intermediate_size": 6144, "vocab_size": 151936, "num_experts": 128,
-    "num_experts_per_tok": 8, "moe_intermediate_size": 768, "max_position_embeddings": 40960,
-    "quantization": {"group_size": 64, "bits": 4},
-}  # fmt: skip
-
-
-def mac(ram_gib: int, working_set_gib: float, name: str = "Apple M4", **more: Any) -> MachineLimits:
-    return MachineLimits(
-        ram_bytes=ram_gib * GIB,
-        accelerator=Accelerator.METAL,
-        device_name=name,
-        working_set_bytes=int(working_set_gib * GIB),
-        speed=plan.prior_speed(name, "metal"),
-        **more,
-    )
-
-
-M4_16 = mac(16, 10.67)
-M4_24 = mac(24, 16.0)
-M4_PRO_64 = mac(64, 48.0, "Apple M4 Pro")
+from swiftlm_engine.brain.plan import MachineLimits, PlanRequest, Strategy, Toggle
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +136,8 @@ def test_fixes_shorten_the_context_too_where_even_that_is_not_enough(
 def test_model_that_can_never_fit_is_told_by_how_much(dense: facts.ModelFacts) -> None:
     made = plan.make_plan(dense, PlanRequest(), mac(8, 5.3))
     assert made.refused
-    assert made.fixes[0].startswith("a quantisation that is")
+    assert made.fixes[0].startswith("--stream-experts on")
+    assert made.fixes[1].startswith("a quantisation that is")
     assert made.shortfall_bytes > 0
 
 
@@ -247,10 +216,8 @@ def test_streaming_runs_one_sequence_and_keeps_its_room_for_experts(moe: facts.M
     assert made.settings.parallel == 1
     assert "parallel reduced to 1 from 4 to make room for experts" in made.reductions
     asked = plan.make_plan(moe, PlanRequest(parallel=2), M4_16)
-    assert asked.settings.parallel == 2
-    assert asked.streaming is not None
-    assert made.streaming is not None
-    assert asked.streaming.slots <= made.streaming.slots
+    assert asked.settings.parallel == 1
+    assert "parallel reduced to 1 from 2 to make room for experts" in asked.reductions
 
 
 def test_shorter_context_goes_before_streaming_but_not_a_very_short_one(
@@ -407,7 +374,6 @@ def test_plan_is_plain_json(moe: facts.ModelFacts) -> None:
         (PlanRequest(kv="q4_0"), "choose from auto, turbo, fp16"),
         (PlanRequest(prefill_chunk=-1), "prefill chunk -1"),
         (PlanRequest(budget_bytes=-1), "memory budget -1"),
-        (PlanRequest(stream=Toggle.ON), "no experts to stream"),
         (PlanRequest(gpu_layers=33), "the model has 32"),
         (PlanRequest(dtype="int8"), "dtype 'int8'"),
     ],

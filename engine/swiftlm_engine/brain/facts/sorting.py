@@ -97,23 +97,24 @@ class _Sorter:
             self._largest = nbytes
 
     def weights(self) -> Weights:
-        parts, experts, layers = dict.fromkeys(Part, Amount()), {}, dict[int, int]()
+        parts, experts, layers = dict.fromkeys(Part, Amount()), {}, dict[int, Amount]()
         for (part, layer), tally in self._tallies.items():
             amount = tally.amount()
             parts[part] += amount
             if part is Part.EXPERTS:
                 experts[layer or 0] = amount
             if layer is not None and part is not Part.UNUSED:
-                layers[layer] = layers.get(layer, 0) + amount.bytes_as()
+                layers[layer] = layers.get(layer, Amount()) + amount
         used = self._config.maybe(*_EXPERTS_USED) or self._num_experts
         return Weights(
             parts=parts,
             experts=tuple(Experts(layer, experts[layer]) for layer in sorted(experts)),
+            layers=tuple(layers[layer] for layer in sorted(layers)),
             num_experts=self._num_experts if experts else 0,
             experts_per_token=min(used, self._num_experts) if experts else 0,
             tied=not parts[Part.HEAD].weights,
             largest_tensor_bytes=self._largest,
-            largest_layer_bytes=max(layers.values(), default=0),
+            largest_layer_bytes=max((a.bytes_as() for a in layers.values()), default=0),
         )
 
     def _place(self, tensor: Tensor) -> tuple[Part, int | None]:

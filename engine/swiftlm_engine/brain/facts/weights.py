@@ -60,6 +60,7 @@ class Weights:
 
     parts: Mapping[Part, Amount]
     experts: tuple[Experts, ...]
+    layers: tuple[Amount, ...]  # of each layer, its experts included
     num_experts: int
     experts_per_token: int
     tied: bool

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from swiftlm_engine.brain.facts import KvFormat, ModelFacts
+from swiftlm_engine.brain.ledger import EntryKind
 
-from .machine import Accelerator, Limit, MachineLimits
+from .layer_streaming import LayerPlacement, layer_sizes, place_layers
+from .machine import Accelerator, Covers, Limit, MachineLimits
 from .request import (
     AUTO_PARALLEL,
     MIN_CONTEXT,
@@ -20,7 +22,7 @@ from .request import (
 )
 from .result import Strategy
 from .streaming import Streaming, page_cache_reserve, place_experts
-from .terms import Measured, Need, resident_need, streamed_need
+from .terms import Measured, Need, resident_need, streamed_layers_need, streamed_need
 
 _CONTEXT_STEP = 256
 # Left free of slots: planner._with_prefix_cache takes a quarter of it, pressure the rest.
@@ -41,6 +43,7 @@ class Candidate:
     settings: Settings
     need: Need
     streaming: Streaming | None = None
+    layers: LayerPlacement | None = None
     gpu_layers: int | None = None
 
 
@@ -65,6 +68,8 @@ class Fitter:
             settings = replace(settings, context=min(settings.context, MIN_CONTEXT))
         if self._may_stream():
             return self._streamed(settings)
+        if self._may_stream_layers():
+            return self._streamed_layers(settings)
         if self._fixed_split():
             return self._split(settings, self.request.gpu_layers or 0)
         return self._resident(settings)
@@ -92,22 +97,29 @@ class Fitter:
         if self._may_stream():
             yield from self._streamed_candidates(ladder)
             yield from self._shorter(self._streamed, MIN_CONTEXT)
+        elif self._may_stream_layers():
+            yield from self._streamed_layers_candidates(ladder)
+            yield from self._shorter(self._streamed_layers, MIN_CONTEXT)
         elif self.request.gpu_layers == -1:
             yield from self._fewer_gpu_layers()
 
     def _streamed_candidates(self, ladder: list[Settings]) -> Iterator[Candidate]:
-        """One sequence at a time, unless more are asked for: KV of others would cost slots.
-
-        Slots up to the knee are worth more than exact KV; the first candidate that has them is
+        """Slots up to the knee are worth more than exact KV; the first candidate that has them is
         taken, else the one with the most.
         """
-        narrowest = min(settings.parallel for settings in ladder)
-        narrow = [self._streamed(s) for s in ladder if s.parallel == narrowest]
-        fitting = [candidate for candidate in narrow if self.fits(candidate)]
+        narrow = dict.fromkeys(replace(settings, parallel=1) for settings in ladder)
+        candidates = [self._streamed(settings) for settings in narrow]
+        fitting = [candidate for candidate in candidates if self.fits(candidate)]
         if self.request.expert_slots is not None:
             yield from fitting
         yield from (c for c in fitting if c.streaming and c.streaming.past_the_knee)
         yield from sorted(fitting, key=lambda c: c.streaming.slots if c.streaming else 0)[::-1]
+
+    def _streamed_layers_candidates(self, ladder: list[Settings]) -> Iterator[Candidate]:
+        """As for experts: what does not go into KV saves reads of every token."""
+        narrowest = min(settings.parallel for settings in ladder)
+        narrow = [self._streamed_layers(s) for s in ladder if s.parallel == narrowest]
+        yield from sorted(narrow, key=lambda c: c.layers.bytes_per_step if c.layers else 0)
 
     def _ladder(self) -> Iterator[Settings]:
         """Settings in falling order of comfort, all at the context wished for."""
@@ -166,20 +178,72 @@ class Fitter:
         return Candidate(Strategy.PARTITIONED, settings, need, gpu_layers=layers)
 
     def _streamed(self, settings: Settings) -> Candidate:
-        """Slots take what the other terms leave free, never less than a token needs."""
+        """Slots take what the other terms leave free, never less than a token needs.
+
+        One sequence at a time: others would want more experts of a step than there are slots.
+        """
+        settings = replace(settings, parallel=1)
         reserve = page_cache_reserve(self.facts, self.machine)
-        least = place_experts(self.facts, 0, reserve)
+        least = self._place(0, reserve)
         bare = self._streamed_need(settings, replace(least, slot_bytes=0))
         room = max(0, self.headroom(bare)[1])
         if self.request.prefix_cache_bytes is None:
             room -= min(room // 10, _STREAMED_PREFIX_BYTES)
-        placed = place_experts(self.facts, room, reserve, self.request.expert_slots)
+        placed = self._place(room, reserve, self.request.expert_slots)
         need = self._streamed_need(settings, placed)
         return Candidate(Strategy.STREAMED, settings, need, placed)
+
+    def _place(self, room: int, reserve: int, slots: int | None = None) -> Streaming:
+        return place_experts(
+            self.facts,
+            room,
+            reserve,
+            slots,
+            top_k=self.request.top_k_experts,
+            itemsize=self.facts.cast_itemsize(self.request.dtype),
+        )
 
     def _streamed_need(self, settings: Settings, streaming: Streaming) -> Need:
         return streamed_need(
             self.facts, settings, self.request, self.machine, self.measured, streaming
+        )
+
+    def _streamed_layers(self, settings: Settings) -> Candidate:
+        """Resident layers take what the other terms leave free."""
+        sizes = layer_sizes(self.facts, self.facts.cast_itemsize(self.request.dtype))
+        bare = self._streamed_layers_need(settings, LayerPlacement((), 0, 0, 0))
+        room = max(0, self.headroom(bare)[1])
+        if self.request.prefix_cache_bytes is None:
+            room -= min(room // 10, _STREAMED_PREFIX_BYTES)
+        placed = place_layers(sizes, room)
+        need = self._streamed_layers_need(settings, placed)
+        return Candidate(Strategy.STREAMED, settings, need, layers=placed)
+
+    def _streamed_layers_need(self, settings: Settings, placement: LayerPlacement) -> Need:
+        return streamed_layers_need(
+            self.facts, settings, self.request, self.machine, self.measured, placement
+        )
+
+    def _may_stream_layers(self) -> bool:
+        """Every token waits for the disk then: only if asked for, or if nothing else can help."""
+        if self.facts.moe or self.request.stream is Toggle.OFF:
+            return False
+        if self.request.stream is Toggle.ON:
+            return True
+        if self._fixed_split() or self.request.gpu_layers == -1:
+            return False
+        return self._weights_exceed_the_machine()
+
+    def _weights_exceed_the_machine(self) -> bool:
+        """Even with every other model and program gone."""
+        need = self._resident(self._smallest_settings()).need
+        weights = Need(tuple(t for t in need.terms if t.kind is EntryKind.WEIGHTS), 0)
+        empty = replace(self.machine, committed_bytes=0, reclaimable_bytes=None)
+        limits = empty.limits(self.request.budget_bytes)
+        return any(
+            weights.counted_by(limit) > limit.bytes
+            for limit in limits
+            if limit.covers is not Covers.BUFFER
         )
 
     def _may_stream(self) -> bool:

@@ -77,6 +77,8 @@ def _all_together(fitter: Fitter, refused: Candidate) -> Iterator[str]:
         flags += [] if context == request.context else [f"--ctx {context}"]
         yield " ".join(flags)
         return
+    if not fitter.facts.moe and _fits(fitter, replace(request, stream=Toggle.ON)):
+        yield "--stream-experts on (layers are then read from disk for each token)"
     binding, room = fitter.headroom(refused.need)
     if binding.covers is not Covers.BUFFER:
         yield f"a quantisation that is {gigabytes(-room)} smaller"

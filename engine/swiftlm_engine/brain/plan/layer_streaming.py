@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from swiftlm_engine.brain.facts import ModelFacts
+
 BANKS = 2
 
 
@@ -33,6 +35,12 @@ class LayerPlacement:
     @property
     def held_bytes(self) -> int:
         return self.resident_bytes + self.bank_bytes
+
+
+def layer_sizes(facts: ModelFacts, itemsize: int | None) -> list[LayerSize]:
+    """Of a checkpoint, from its headers; `itemsize` is that of floats which a load casts."""
+    layers = facts.weights.layers
+    return [LayerSize(x.bytes_as(itemsize), disk_bytes=x.bytes_as()) for x in layers]
 
 
 def place_layers(layers: Sequence[LayerSize], room_bytes: int) -> LayerPlacement:

@@ -48,6 +48,7 @@ def make_plan(
         speed=_speed(facts, request, machine, candidate),
         engine=_engine_limits(request, machine, candidate),
         streaming=candidate.streaming,
+        layers=candidate.layers,
         gpu_layers=candidate.gpu_layers,
         reductions=() if short else tuple(_reductions(facts, request, candidate)),
         fixes=fixes(fitter, candidate) if short else (),
@@ -86,8 +87,9 @@ def _reductions(facts: ModelFacts, request: PlanRequest, candidate: Candidate) -
         found.append(f"context reduced to {settings.context:,} tokens from {wished:,} to fit")
     streamed = candidate.streaming is not None
     aim = "to make room for experts" if streamed else "to fit"
-    if request.parallel is None and settings.parallel < AUTO_PARALLEL:
-        found.append(f"parallel reduced to {settings.parallel} from {AUTO_PARALLEL} {aim}")
+    parallel = request.parallel or AUTO_PARALLEL
+    if settings.parallel < parallel:
+        found.append(f"parallel reduced to {settings.parallel} from {parallel} {aim}")
     if request.kv == "auto" and settings.kv.turbo:
         found.append(f"KV compressed to {settings.kv} {aim}")
     if candidate.strategy is Strategy.PARTITIONED and request.gpu_layers == -1:
@@ -99,6 +101,7 @@ def _speed(
     facts: ModelFacts, request: PlanRequest, machine: MachineLimits, candidate: Candidate
 ) -> Speed:
     cast = facts.cast_itemsize(request.dtype)
+    facts = _with_top_k(facts, request)
     full = facts.kv_bytes(0, candidate.settings.context, candidate.settings.kv, request.dtype)
     step = Step(facts.weights.active_bytes(cast), full)
     if (streaming := candidate.streaming) is not None:
@@ -109,9 +112,22 @@ def _speed(
             synced_layers=streaming.streamed_layers,
             sweep_bytes=streaming.sweep_bytes / candidate.settings.prefill_chunk,
         )
+    if (layers := candidate.layers) is not None:
+        step = replace(
+            step,
+            disk_bytes=layers.bytes_per_step,
+            disk_bytes_cached=layers.bytes_per_step,
+            synced_layers=len(layers.streamed),
+            sweep_bytes=layers.bytes_per_step / candidate.settings.prefill_chunk,
+        )
     if candidate.gpu_layers is not None:
         step = replace(step, cpu_share=1 - candidate.gpu_layers / len(facts.layers))
     return predict(facts, machine.speed, step)
+
+
+def _with_top_k(facts: ModelFacts, request: PlanRequest) -> ModelFacts:
+    used = min(request.top_k_experts or 10**9, facts.weights.experts_per_token)
+    return replace(facts, weights=replace(facts.weights, experts_per_token=used))
 
 
 def _engine_limits(
@@ -135,6 +151,8 @@ def _engine_limits(
 
 
 def _resident_bytes(candidate: Candidate) -> int:
+    if candidate.layers is not None:
+        return candidate.need.of(EntryKind.WEIGHTS)
     if (streaming := candidate.streaming) is None:
         return 0
     return candidate.need.of(EntryKind.WEIGHTS) + streaming.slot_bytes

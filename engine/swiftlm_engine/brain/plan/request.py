@@ -41,6 +41,7 @@ class PlanRequest:
     prefill_chunk: int | None = None
     stream: Toggle = Toggle.AUTO
     expert_slots: int | None = None
+    top_k_experts: int | None = None
     gpu_layers: int | None = None
     prefix_cache_bytes: int | None = None
     prefix_disk: bool = True
@@ -72,6 +73,7 @@ def check_request(request: PlanRequest, facts: ModelFacts) -> None:
         ("parallel", request.parallel),
         ("prefill chunk", request.prefill_chunk),
         ("expert slots", request.expert_slots),
+        ("experts per token", request.top_k_experts),
         ("memory budget", request.budget_bytes),
     ):
         if value is not None and value < 1:
@@ -80,12 +82,18 @@ def check_request(request: PlanRequest, facts: ModelFacts) -> None:
         raise BadPlanRequest(f"KV format {request.kv!r}: choose from {', '.join(_KV_NAMES)}")
     if request.dtype and request.dtype not in DTYPES:
         raise BadPlanRequest(f"dtype {request.dtype!r}: choose from {', '.join(DTYPES)}")
-    if request.stream is Toggle.ON and not facts.moe:
-        raise BadPlanRequest(f"{facts.model_type} has no experts to stream")
+    _check_experts(request, facts)
     if request.gpu_layers is not None and request.gpu_layers > len(facts.layers):
         raise BadPlanRequest(
             f"{request.gpu_layers} layers on the accelerator: the model has {len(facts.layers)}"
         )
+
+
+def _check_experts(request: PlanRequest, facts: ModelFacts) -> None:
+    per_token = facts.weights.experts_per_token
+    least = min(request.top_k_experts or per_token, per_token)
+    if request.expert_slots and request.expert_slots < least:
+        raise BadPlanRequest(f"{request.expert_slots} expert slots: one token uses {least} experts")
 
 
 def wanted_kv(request: PlanRequest) -> KvFormat:

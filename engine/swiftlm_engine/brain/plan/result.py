@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from swiftlm_engine.brain.facts import ModelFacts
 
-from .machine import Limit, MachineLimits, gigabytes
+from .layer_streaming import LayerPlacement
+from .machine import Accelerator, Limit, MachineLimits, gigabytes
 from .request import PlanRequest, Settings
 from .scratch import prefill_scratch
 from .speed import Range, Speed
@@ -67,6 +69,7 @@ class Plan:
     speed: Speed
     engine: EngineLimits
     streaming: Streaming | None = None
+    layers: LayerPlacement | None = None  # of a dense model, where they are streamed
     gpu_layers: int | None = None
     reductions: tuple[str, ...] = ()
     fixes: tuple[str, ...] = ()
@@ -104,12 +107,42 @@ class Plan:
         if not self.refused:
             verdict = f"{self.strategy}, needs {gigabytes(self.needed_bytes)} of "
             verdict += f"{gigabytes(self.available_bytes)} ({self.binding.name})"
-            return "; ".join([verdict, *self.reductions])
+            notes = [self.streaming_note] if self.streaming_note else []
+            return "; ".join([verdict, *notes, *self.reductions])
         text = (
             f"needs {gigabytes(self.needed_bytes)}, {gigabytes(self.available_bytes)} available "
             f"({self.binding.name}), {gigabytes(self.shortfall_bytes)} short"
         )
         return f"{text}; smallest change that fits: {self.fixes[0]}" if self.fixes else text
+
+    @property
+    def streaming_note(self) -> str:
+        """What is read from disk, and how fast that will be; empty where nothing is."""
+        if self.refused or not (self.streaming or self.layers):
+            return ""
+        decode = self.speed.decode
+        speed = f"{decode.low:.2g} to {decode.high:.2g} tokens/s predicted"
+        if self.layers is not None:
+            return (
+                f"{len(self.layers.streamed)} of {len(self.facts.layers)} layers are read from "
+                f"disk for each token, {speed}"
+            )
+        assert self.streaming is not None
+        where = f"{self.streaming.slots} of {self.streaming.num_experts} experts"
+        if self.streaming.resident_layers:
+            total = self.streaming.resident_layers + self.streaming.streamed_layers
+            where += f" in {self.streaming.streamed_layers} of {total} layers"
+        return f"{where} in memory, the others are read from disk, {speed}"
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What MLX reads when it is imported.
+
+        Streamed layers wait for the router on Metal: short command buffers start it sooner.
+        """
+        metal = self.machine.accelerator is Accelerator.METAL
+        streams = self.streaming is not None and self.streaming.streamed_layers > 0
+        return {"MLX_MAX_OPS_PER_BUFFER": "8"} if metal and streams else {}
 
     def request_cost(self, prompt_tokens: int, max_tokens: int) -> RequestCost:
         """For admission. The prompt may be longer than the context: that is not judged here."""
@@ -194,15 +227,31 @@ class Plan:
         }
 
     def _streaming_json(self) -> dict[str, Any] | None:
+        ssd = self.machine.speed.ssd_bytes_s
+        disk = {
+            "note": self.streaming_note,
+            "ssd_bytes_per_s": [int(ssd.low), int(ssd.high)],
+            "ssd_measured": self.machine.speed.ssd_threads > 0,
+            "ssd_threads": self.machine.speed.ssd_threads,
+        }
+        if self.layers is not None:
+            return disk | {
+                "mode": "layers",
+                "streamed_layers": len(self.layers.streamed),
+                "resident_layers": len(self.facts.layers) - len(self.layers.streamed),
+                "step_bytes": self.layers.bytes_per_step,
+            }
         if (streaming := self.streaming) is None:
             return None
-        return {
+        return disk | {
+            "mode": "experts",
             "slots": streaming.slots,
             "num_experts": streaming.num_experts,
             "resident_layers": streaming.resident_layers,
             "streamed_layers": streaming.streamed_layers,
             "record_bytes": streaming.record_bytes,
             "page_cache_bytes": streaming.page_cache_bytes,
+            "experts_per_token": self.request.top_k_experts or self.facts.weights.experts_per_token,
             "hit_rate": [round(streaming.hit_low, 3), round(streaming.hit_high, 3)],
         }
 

@@ -35,6 +35,7 @@ class MachineSpeed:
     ssd_bytes_s: Range = Range(0.8e9, 2e9)
     layer_s: Range = Range(2e-5, 2e-4)  # launches and host work per layer and step
     sync_s: Range = Range(2e-5, 2e-4)  # reading router ids back, per streamed layer
+    ssd_threads: int = 0  # that read at once; more than 0 = the disk was measured
     measured: bool = False
 
 

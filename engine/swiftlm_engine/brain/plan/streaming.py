@@ -34,7 +34,8 @@ class Streaming:
     num_experts: int
     resident_layers: int
     streamed_layers: int
-    record_bytes: int
+    record_bytes: int  # on disk: what one miss reads
+    largest_bank_bytes: int  # of the slots of one layer
     slot_bytes: int
     bank_bytes: int
     page_cache_bytes: int
@@ -68,18 +69,26 @@ def page_cache_reserve(facts: ModelFacts, machine: MachineLimits) -> int:
 
 
 def place_experts(
-    facts: ModelFacts, room_bytes: int, page_cache_bytes: int, slots: int | None = None
+    facts: ModelFacts,
+    room_bytes: int,
+    page_cache_bytes: int,
+    slots: int | None = None,
+    *,
+    top_k: int | None = None,
+    itemsize: int | None = None,
 ) -> Streaming:
     """Spend `room_bytes` on slots and whole layers; at least the least slots, even if over.
 
-    With `slots` given there are that many in every layer and no whole layers.
+    With `slots` given there are that many in every layer and no whole layers. `itemsize` is that
+    of floats which are cast while they are read: in memory a record is then not what it is on disk.
     """
     weights = facts.weights
     count = weights.num_experts
-    records = [expert.record_bytes(count) for expert in weights.experts]
+    on_disk = [expert.record_bytes(count) for expert in weights.experts]
+    records = [expert.record_bytes(count, itemsize) for expert in weights.experts]
     per_slot = sum(records)
     wanted = slots or max(least_slots(facts), min(room_bytes // per_slot, knee(count)))
-    wanted = max(least_slots(facts), min(count, wanted))
+    wanted = min(count, wanted)
     spare, resident = room_bytes - wanted * per_slot, 0
     for record in records:
         completing = (count - wanted) * record
@@ -89,13 +98,15 @@ def place_experts(
         resident += 1
     streamed = len(records) - resident if wanted < count else 0
     low, high = _hits(_HITS_LOW, wanted / count), _hits(_HITS_HIGH, wanted / count)
-    read = weights.experts_per_token * sum(records[resident:]) if streamed else 0
+    per_token = min(top_k or weights.experts_per_token, weights.experts_per_token)
+    read = per_token * sum(on_disk[resident:]) if streamed else 0
     return Streaming(
         slots=wanted,
         num_experts=count,
         resident_layers=len(records) - streamed,
         streamed_layers=streamed,
-        record_bytes=max(records),
+        record_bytes=max(on_disk),
+        largest_bank_bytes=wanted * max(records),
         slot_bytes=wanted * per_slot + (count - wanted) * sum(records[:resident]),
         bank_bytes=2 * min(_GROUP, count) * max(records),
         page_cache_bytes=page_cache_bytes,
@@ -103,7 +114,7 @@ def place_experts(
         hit_high=high,
         miss_bytes_low=read * (1 - low),
         miss_bytes_high=read * (1 - high) * _PAGE_CACHE_SHARE,
-        sweep_bytes=(count - wanted) * sum(records[resident:]),
+        sweep_bytes=(count - wanted) * sum(on_disk[resident:]) if streamed else 0,
     )
 
 

@@ -9,6 +9,7 @@ from swiftlm_engine.brain.facts import ModelFacts
 from swiftlm_engine.brain.facts.layers import LayerKind
 from swiftlm_engine.brain.ledger import EntryKind
 
+from .layer_streaming import LayerPlacement
 from .machine import GB, Accelerator, Covers, Limit, MachineLimits
 from .request import PlanRequest, Settings
 from .scratch import prefill_scratch
@@ -122,9 +123,30 @@ def streamed_need(
              "left to the operating system", Covers.HOST),
     ]  # fmt: skip
     rows += _working_terms(facts, settings, request, machine, measured, STREAMING_POOL_BYTES)
-    slots = max(streaming.slots * streaming.record_bytes, facts.weights.largest_tensor_bytes // 8)
+    slots = max(streaming.largest_bank_bytes, facts.weights.largest_tensor_bytes // 8)
     kv = _largest_buffer(facts, settings, request, weights=False)
     return Need(tuple(rows), max(slots, kv))
+
+
+def streamed_layers_need(
+    facts: ModelFacts,
+    settings: Settings,
+    request: PlanRequest,
+    machine: MachineLimits,
+    measured: Measured,
+    placement: LayerPlacement,
+) -> Need:
+    """The layers that stay, banks for those that pass through, and what no layer holds."""
+    cast = facts.cast_itemsize(request.dtype)
+    layers = facts.weights.layers
+    shared = facts.weights.resident_bytes(cast) - sum(layer.bytes_as(cast) for layer in layers)
+    note = f"{len(layers) - len(placement.streamed)} of {len(layers)} layers, and the rest"
+    rows = [
+        Term(EntryKind.WEIGHTS, shared + placement.resident_bytes, Source.HEADER, note),
+        Term(EntryKind.WEIGHTS, placement.bank_bytes, Source.HEADER, "read-ahead banks"),
+    ]
+    rows += _working_terms(facts, settings, request, machine, measured, STREAMING_POOL_BYTES)
+    return Need(tuple(rows), _largest_buffer(facts, settings, request))
 
 
 def _working_terms(

@@ -1,0 +1,122 @@
+"""What a plan decides about reading experts or layers from disk, and how it says so."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from model_headers import Quant, decoder, write_model
+from planned_models import DENSE_8B, GIB, M4_16, MOE_30B, mac
+
+from swiftlm_engine.brain import facts, plan
+from swiftlm_engine.brain.ledger import EntryKind
+from swiftlm_engine.brain.plan import MachineLimits, PlanRequest, Range, Strategy, Toggle
+
+SMALL_MAC = mac(8, 4.0)
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> facts.ModelFacts:
+    folder: Path = tmp_path_factory.mktemp("dense")
+    return facts.read_model(write_model(folder, DENSE_8B, decoder(DENSE_8B, Quant(4))))
+
+
+@pytest.fixture(scope="module")
+def moe(tmp_path_factory: pytest.TempPathFactory) -> facts.ModelFacts:
+    folder: Path = tmp_path_factory.mktemp("moe")
+    return facts.read_model(write_model(folder, MOE_30B, decoder(MOE_30B, Quant(4))))
+
+
+def test_summary_and_json_say_that_experts_are_streamed_and_how_fast(moe: facts.ModelFacts) -> None:
+    made = plan.make_plan(moe, PlanRequest(), M4_16)
+    slots = made.streaming.slots if made.streaming else 0
+    assert f"{slots} of 128 experts in memory" in made.summary
+    assert "tokens/s predicted" in made.summary
+    described = made.to_json()["streaming"]
+    assert described["mode"] == "experts"
+    assert described["note"] in made.summary
+    assert described["ssd_measured"] is False
+
+
+def test_engine_environment_shortens_command_buffers_only_where_layers_wait(
+    moe: facts.ModelFacts,
+) -> None:
+    streamed = plan.make_plan(moe, PlanRequest(), M4_16)
+    assert streamed.environment == {"MLX_MAX_OPS_PER_BUFFER": "8"}
+    resident = plan.make_plan(moe, PlanRequest(), mac(64, 48.0))
+    assert resident.environment == {}
+    on_cpu = plan.make_plan(moe, PlanRequest(stream=Toggle.ON), MachineLimits(64 * GIB))
+    assert on_cpu.environment == {}
+
+
+def test_measured_disk_replaces_the_prior_in_the_prediction(moe: facts.ModelFacts) -> None:
+    def made(ssd: float) -> plan.Plan:
+        speed = replace(M4_16.speed, ssd_bytes_s=Range(ssd, ssd), ssd_threads=4)
+        return plan.make_plan(moe, PlanRequest(), replace(M4_16, speed=speed))
+
+    slow, fast = made(0.5e9), made(6e9)
+    assert fast.speed.prefill.low == pytest.approx(12 * slow.speed.prefill.low)
+    assert fast.speed.decode.low > 2 * slow.speed.decode.low
+    described = fast.to_json()["streaming"]
+    assert described["ssd_measured"] is True
+    assert described["ssd_threads"] == 4
+
+
+def test_fewer_experts_per_token_are_priced_as_fewer_reads(moe: facts.ModelFacts) -> None:
+    full = plan.make_plan(moe, PlanRequest(expert_slots=16, stream=Toggle.ON), M4_16)
+    half = plan.make_plan(
+        moe, PlanRequest(expert_slots=16, stream=Toggle.ON, top_k_experts=4), M4_16
+    )
+    assert full.streaming is not None
+    assert half.streaming is not None
+    assert half.streaming.miss_bytes_low == pytest.approx(full.streaming.miss_bytes_low / 2)
+    assert half.speed.decode.low > full.speed.decode.low
+    assert half.to_json()["streaming"]["experts_per_token"] == 4
+
+
+def test_fewer_slots_than_experts_of_a_token_are_refused(moe: facts.ModelFacts) -> None:
+    with pytest.raises(plan.BadPlanRequest, match="one token uses 8"):
+        plan.make_plan(moe, PlanRequest(expert_slots=4), M4_16)
+    made = plan.make_plan(
+        moe, PlanRequest(expert_slots=4, top_k_experts=4, stream=Toggle.ON), M4_16
+    )
+    assert made.streaming is not None
+    assert made.streaming.slots == 4
+
+
+def test_slots_are_priced_as_they_are_in_memory_and_reads_as_they_are_on_disk(
+    moe: facts.ModelFacts,
+) -> None:
+    request = PlanRequest(stream=Toggle.ON, expert_slots=16, context=4096)
+    made = plan.make_plan(moe, request, MachineLimits(ram_bytes=64 * GIB))  # casts to float32
+    assert made.streaming is not None
+    expert = moe.weights.experts[0]
+    assert expert.record_bytes(128, 4) > expert.record_bytes(128)
+    assert made.streaming.slot_bytes == 48 * 16 * expert.record_bytes(128, 4)
+    assert made.streaming.sweep_bytes == 48 * 112 * expert.record_bytes(128)
+
+
+def test_dense_model_larger_than_the_machine_streams_its_layers(dense: facts.ModelFacts) -> None:
+    made = plan.make_plan(dense, PlanRequest(), SMALL_MAC)
+    assert made.strategy is Strategy.STREAMED
+    assert made.layers is not None
+    assert 0 < len(made.layers.streamed) < 32
+    assert made.needed_bytes <= made.available_bytes
+    assert made.engine.resident_bytes == made.need.of(EntryKind.WEIGHTS)
+    assert made.engine.resident_bytes < dense.weights.resident_bytes()
+    assert f"{len(made.layers.streamed)} of 32 layers are read from disk" in made.summary
+    # 2.5 to 6.5 GB/s: what every token reads bounds it
+    assert made.speed.decode.high < 6.5e9 / made.layers.bytes_per_step
+    assert made.to_json()["streaming"]["mode"] == "layers"
+
+
+def test_dense_model_that_only_others_crowd_out_is_not_streamed(dense: facts.ModelFacts) -> None:
+    crowded = mac(24, 16.0, committed_bytes=14 * GIB)
+    assert plan.make_plan(dense, PlanRequest(), crowded).refused
+    asked = plan.make_plan(dense, PlanRequest(stream=Toggle.ON, context=4096), crowded)
+    assert asked.strategy is Strategy.STREAMED
+
+
+def test_dense_model_is_not_streamed_where_that_is_off(dense: facts.ModelFacts) -> None:
+    made = plan.make_plan(dense, PlanRequest(stream=Toggle.OFF), SMALL_MAC)
+    assert made.refused
+    assert made.fixes[0].startswith("--stream-experts on")
