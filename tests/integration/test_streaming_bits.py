@@ -11,8 +11,9 @@ from mlx_lm.utils import load_model, quantize_model, save_model
 from tiny_models import CONFIGS, make_model
 
 from swiftlm_engine.device import Device
+from swiftlm_engine.generation import EngineFault
 from swiftlm_engine.loader import load_weights
-from swiftlm_engine.streaming.report import StreamOptions
+from swiftlm_engine.streaming.report import NoCache, StreamOptions
 
 NUM_EXPERTS, TOP_K = 6, 2
 _QWEN = CONFIGS["qwen3_moe"]
@@ -41,10 +42,11 @@ FAMILIES = ("qwen3_moe", "gpt_oss", "deepseek_v3", "mixtral", *MORE)
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
-def write(name, folder):
+def write(name, folder, **overrides):
     config = MORE.get(name) or CONFIGS[name]
     inner = config.get("text_config", config)
-    return make_model(config, folder, **{k: NUM_EXPERTS for k in COUNTS if k in inner})
+    counts = {key: NUM_EXPERTS for key in COUNTS if key in inner}
+    return make_model(config, folder, **counts, **overrides)
 
 
 def load(folder, options=None):
@@ -101,3 +103,39 @@ def quantised(folder, mode, bits, group_size):
             (target / file.name).write_bytes(file.read_bytes())
     (target / "config.json").write_text(json.dumps(config))
     return target
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss", "glm4_moe"])
+def test_reading_ahead_changes_no_bit_and_counts_its_cost(name, tmp_path):
+    folder = write(name, tmp_path, num_hidden_layers=3)
+    bits = decode(load(folder).model)
+    streamed = load(folder, StreamOptions(4, prefetch=True))
+    assert mx.array_equal(decode(streamed.model), bits)
+    report = streamed.streaming.to_json()
+    assert report["problems"] == []
+    assert report["prefetched"] == report["prefetch_used"] + report["prefetch_wasted"]
+    assert report["prefetch_used"] > 0
+    off = load(folder, StreamOptions(4))
+    decode(off.model)
+    assert off.streaming.to_json()["prefetched"] == 0
+
+
+def test_reading_ahead_is_refused_where_the_router_is_unknown(tmp_path):
+    with pytest.raises(EngineFault, match="ssd-prefetch"):
+        load(write("gemma4_text", tmp_path), StreamOptions(4, prefetch=True))
+
+
+@pytest.mark.parametrize("nocache", [NoCache.ON, NoCache.OFF])
+def test_page_cache_keeps_what_was_read_unless_told_not_to(nocache, tmp_path):
+    folder = write("qwen3_moe", tmp_path)
+    streamed = load(folder, StreamOptions(2, nocache=nocache))
+    assert mx.array_equal(decode(streamed.model), decode(load(folder).model))
+    assert streamed.streaming.to_json()["nocache"] is (nocache is NoCache.ON)
+
+
+def test_fewer_experts_per_token_are_used_only_when_asked_for(tmp_path):
+    folder = write("qwen3_moe", tmp_path)
+    whole, fewer = load(folder, StreamOptions(4)), load(folder, StreamOptions(4, top_k=1))
+    assert not mx.array_equal(decode(whole.model), decode(fewer.model))
+    assert whole.streaming.experts_per_token == 2
+    assert fewer.streaming.to_json()["experts_per_token"] == 1

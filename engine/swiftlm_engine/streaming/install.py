@@ -17,6 +17,7 @@ from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
 from swiftlm_engine.streaming.dtypes import NAMES
 from swiftlm_engine.streaming.layer import GROUP, Bank, StreamedExperts
+from swiftlm_engine.streaming.next_router import NextLayer, Router, router_of
 from swiftlm_engine.streaming.reader import ExpertReader
 from swiftlm_engine.streaming.report import StreamingReport, StreamMode, StreamOptions, refused
 from swiftlm_engine.streaming.slots import SlotMap, make_policy
@@ -99,7 +100,8 @@ def _install_experts(
             param="expert_slots",
         )
     resident = _num_resident(model, layers, num_experts, slots, options.resident_bytes)
-    streamer = _stream(model, layers[resident:], slots, options)
+    routers = _routers(model, layers[resident:], top_k) if options.prefetch else []
+    streamer = _stream(model, layers[resident:], slots, routers, options)
     return StreamingReport(
         streamer,
         StreamMode.EXPERTS,
@@ -181,7 +183,13 @@ def _num_resident(
     return resident
 
 
-def _stream(model: nn.Module, layers: list[_Layer], slots: int, options: StreamOptions) -> Streamer:
+def _stream(
+    model: nn.Module,
+    layers: list[_Layer],
+    slots: int,
+    routers: list[Router],
+    options: StreamOptions,
+) -> Streamer:
     counters = StreamCounters()
     nocache = options.keeps_out_of_cache()
     reader = ExpertReader(counters, options.threads, options.preadv, nocache=nocache)
@@ -199,7 +207,24 @@ def _stream(model: nn.Module, layers: list[_Layer], slots: int, options: StreamO
         streamed.append((layer.path, module))
     model.update_modules(tree_unflatten(streamed))
     streamer.slots, streamer.slotted = slots, [module for _, module in streamed]
+    for (_, module), (_, following), router in zip(
+        streamed, streamed[1:], routers[1:], strict=False
+    ):
+        module.next = NextLayer(following, router)
     return streamer
+
+
+def _routers(model: nn.Module, layers: list[_Layer], top_k: int) -> list[Router]:
+    modules = dict(model.named_modules())
+    found = [router_of(modules[layer.path.rpartition(".")[0]], top_k) for layer in layers]
+    known = [router for router in found if router is not None]
+    if len(known) < len(found):
+        raise EngineFault(
+            FaultKind.INVALID,
+            "the router of this model type cannot be asked ahead; load it with --ssd-prefetch off",
+            param="ssd_prefetch",
+        )
+    return known
 
 
 def _banks(shared: dict[tuple[object, ...], tuple[Bank, Bank]], layer: _Layer) -> tuple[Bank, Bank]:

@@ -18,8 +18,9 @@ import numpy as np
 
 from swiftlm_engine.streaming.counters import LayerCounters
 from swiftlm_engine.streaming.dtypes import DTYPES
+from swiftlm_engine.streaming.next_router import NextLayer
 from swiftlm_engine.streaming.reader import Job
-from swiftlm_engine.streaming.slots import Move, SlotMap
+from swiftlm_engine.streaming.slots import Move, SlotMap, SlotPlan
 from swiftlm_engine.streaming.streamer import Streamer
 from swiftlm_engine.streaming.table import Component
 from swiftlm_engine.streaming.trace import seat
@@ -79,18 +80,54 @@ class StreamedExperts(nn.Module):
         self._streamer = streamer
         self._counters = counters
         self._unread = _Unread()
+        self._fresh = _Fresh()
+        self.next: NextLayer | None = None
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
+        foreseen = None
+        if self.next is not None and indices.size <= LAZY_ROWS:
+            foreseen = self.next.router(x)
+            mx.async_eval(foreseen)
         ids = self._read_ids(indices)
+        self._streamer.settle()  # what is read ahead for this layer is in its slots from here on
         wanted = _most_wanted_first(ids)
         if self._streamer.trace is not None:
             self._streamer.trace.add(self._path, wanted)
         seated, swept = seat(self.slots, wanted)
         self._fill_slots(seated)
         y = self._sweep(x, ids, seated, swept) if swept else self._direct(x, ids, seated)
+        if self.next is not None and foreseen is not None:
+            self.next.layer.read_ahead(tuple(dict.fromkeys(foreseen.flatten().tolist())))
         self._counters.calls += 1
         self._counters.tokens += ids.size // ids.shape[-1]
         return y
+
+    def read_ahead(self, experts: tuple[int, ...]) -> None:
+        """Starts to read what is foreseen for the next call, most likely first."""
+        self._streamer.settle()
+        plan = self.slots.plan(experts[: self.slots.num_slots])
+        if not plan.installs:
+            return
+        self._unread.evaluate()
+        self._forget(plan)
+        self._counters.evictions += plan.num_evicted
+
+        def done(filled: bool) -> None:  # before anybody's `settle` returns
+            if not filled:
+                self.slots.abandon(plan)
+                return
+            self.slots.commit(plan)
+            self._counters.ahead += len(plan.installs)
+            self._fresh.experts.update(install.expert for install in plan.installs)
+
+        self._streamer.read_ahead(self._jobs(plan), done)
+
+    def _jobs(self, plan: SlotPlan) -> list[Job]:
+        source = self._source.components
+        return [j for i in plan.installs for j in self._bank.jobs(source, i.expert, i.slot)]
+
+    def _forget(self, plan: SlotPlan) -> None:
+        self._fresh.experts.difference_update(i.evicted for i in plan.installs)
 
     def resize(self, num_slots: int) -> None:
         """Between steps. Holds both banks until it returns."""
@@ -109,12 +146,10 @@ class StreamedExperts(nn.Module):
 
     def _fill_slots(self, experts: tuple[int, ...]) -> None:
         plan = self.slots.plan(experts)
-        source = self._source.components
-        jobs = [j for i in plan.installs for j in self._bank.jobs(source, i.expert, i.slot)]
         try:
-            if jobs:
+            if plan.installs:
                 self._unread.evaluate()
-                self._streamer.read(jobs)
+                self._streamer.read(self._jobs(plan))
         except BaseException:
             self.slots.abandon(plan)
             raise
@@ -123,6 +158,10 @@ class StreamedExperts(nn.Module):
         self._counters.hits += len(plan.hits)
         self._counters.misses += len(plan.installs)
         self._counters.evictions += plan.num_evicted
+        if self._fresh.experts:
+            self._counters.ahead_used += len(self._fresh.experts.intersection(plan.hits))
+            self._fresh.experts.difference_update(plan.hits)
+            self._forget(plan)
 
     def _direct(self, x: mx.array, ids: np.ndarray[Any, Any], wanted: tuple[int, ...]) -> mx.array:
         y: mx.array = self.experts(x, mx.array(_exchange(ids, wanted, self._slots_of(wanted))))
@@ -212,6 +251,13 @@ class _Unread:
     def evaluate(self) -> None:
         mx.eval(self._arrays)
         self._arrays.clear()
+
+
+class _Fresh:
+    """Experts that were read ahead and not asked for yet."""
+
+    def __init__(self) -> None:
+        self.experts: set[int | None] = set()
 
 
 class _Pair:
