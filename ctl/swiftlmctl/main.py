@@ -10,6 +10,7 @@ import sys
 import typer
 
 from swiftlmctl.commands import (
+    bench,
     cache,
     chat,
     clients,
@@ -27,7 +28,8 @@ from swiftlmctl.commands import (
 from swiftlmctl.errors import CtlError
 
 _ROOMS = (
-    status, service, load, models, store, chat, logs, config, cache, requests, clients, doctor,
+    status, service, load, models, store, chat, logs, config, cache, requests, clients, bench,
+    doctor,
 )  # fmt: skip
 
 

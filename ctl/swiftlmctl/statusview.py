@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any  # Any: JSON values
 
 from swiftlmctl import output
 from swiftlmctl.output import Table, duration_text, size_text
@@ -24,6 +25,7 @@ def lines(status: m.DaemonStatus, service: ServiceState | None = None) -> list[s
     if status.machine is not None:
         found += machine_lines(status.machine)
     found += ["", *_models(status)]
+    found += [line for model in status.models if (line := _disk_line(model))]
     found += [_download(d) for d in status.downloads]
     return found + [f"warning: {warning}" for warning in status.warnings]
 
@@ -137,11 +139,47 @@ def _notes(model: m.ModelStatus) -> str:
     notes = [model.error] if model.error else []
     notes += [model.quantization] if model.quantization else []
     notes += [f"kv {model.loaded.kv}"] if model.loaded and model.loaded.kv else []
+    notes += [_streams(model)] if _counters(model) else []
     notes += ["pinned"] if model.pinned else []
     notes += [f"{model.restarts} restarts"] if model.restarts else []
     if model.stats and (model.stats.running or model.stats.waiting):
         notes.append(f"{model.stats.running} running, {model.stats.waiting} waiting")
     return ", ".join(notes)
+
+
+def _counters(model: m.ModelStatus) -> dict[str, Any]:
+    """What its engine read from disk; empty where nothing is streamed."""
+    text = model.stats.stream_counters if model.stats else ""
+    found: dict[str, Any] = json.loads(text) if text else {}
+    return found
+
+
+def _streams(model: m.ModelStatus) -> str:
+    found = _counters(model)
+    if found.get("mode") == "layers":
+        total = found["streamed_layers"] + found["resident_layers"]
+        return f"{found['streamed_layers']} of {total} layers from disk"
+    words = f"{found['slots']} of {found['num_experts']} experts in memory"
+    whole = found.get("resident_layers", 0)
+    return f"{words}, {whole} layers whole" if whole else words
+
+
+def _disk_line(model: m.ModelStatus) -> str:
+    found = _counters(model)
+    if not found:
+        return ""
+    words = [
+        f"{found['reads']} reads, {size_text(found['bytes'])} at {found['gb_per_s']:.2f} GB/s",
+        f"{found['hit_rate']:.0%} hits, {found['evictions']} evictions",
+    ]
+    if found["syncs"]:
+        words.append(f"{found['sync_s'] / found['syncs'] * 1e3:.2f} ms per wait")
+    if found["prefetched"]:
+        words.append(f"{found['prefetch_used']} of {found['prefetched']} prefetched used")
+    if found["read_errors"]:
+        words.append(f"{found['read_errors']} reads failed")
+    words += [f"degraded: {problem}" for problem in found["problems"]]
+    return f"disk     {model.model}: {', '.join(words)}"
 
 
 def _download(download: m.DownloadStatus) -> str:

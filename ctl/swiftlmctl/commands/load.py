@@ -105,9 +105,20 @@ def _loaded_words(model: str, status: m.ModelStatus | None) -> str:
         f"{status.model} is loaded in {loaded.load_s:.1f} s: "
         f"{output.size_text(status.footprint_bytes or loaded.weight_bytes)}, "
         f"context {loaded.context}, kv {loaded.kv}, {loaded.device}",
+        *(f"  {note}" for note in _plan_notes(status.plan)),
         *(f"  note: {note}" for note in loaded.notes),
     ]
     return "\n".join(words)
+
+
+def _plan_notes(text: str) -> list[str]:
+    """What the plan chose that somebody who asked for nothing would not expect."""
+    import json
+
+    plan = json.loads(text) if text else {}
+    streaming = plan.get("streaming") or {}
+    notes = [f"{plan['strategy']}: {streaming['note']}"] if streaming.get("note") else []
+    return [*notes, *plan.get("reductions", [])]
 
 
 def unload(model: Model, force: Force = False, json: Json = False) -> None:

@@ -1,0 +1,89 @@
+"""The prefix cache under the pattern that broke others: long, short, long again, all at once.
+
+A 5,537-token document, 18 tokens of something else, the document with another question, the very
+same request, then four clients that alternate. Texts must repeat, prefixes must hit, memory must
+stay bounded.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from swiftlmctl.bench import texts
+from swiftlmctl.bench.endpoint import Message, Reply
+from swiftlmctl.bench.figures import Figure
+from swiftlmctl.bench.report import Report
+from swiftlmctl.bench.session import Session, tell
+from swiftlmctl.output import size_text
+
+_PAYLOAD_TOKENS = 5_537
+_SHORT = "Name one colour of the rainbow and nothing else, please."
+_QUESTIONS = ("How many records are open?", "What is the name of record 7?")
+_NEW_TOKENS = 16
+_ROUNDS = 3
+_GROWTH = 1.10
+
+
+def run(session: Session) -> Report:
+    report = Report(
+        f"cache {session.endpoint.model}",
+        ("step", "prompt", "from cache", "first token", "as it should be"),
+    )
+    loaded = session.load()
+    payload = texts.payload(min(_PAYLOAD_TOKENS, loaded.context * 2 // 3), session.count_tokens)
+    session.clear_cache()
+    long, other = (_asked(payload, question) for question in _QUESTIONS)
+    cold = _step(report, session, "payload, cold", long, least=0.0)
+    _step(report, session, "18 tokens", [{"role": "user", "content": _SHORT}], least=0.0)
+    _step(report, session, "payload, another question", other, least=0.9)
+    again = _step(report, session, "the very same request", long, least=0.9)
+    report.add("same text, hit or not", "", "", "", report.check(
+        again.text == cold.text, "a hit gives the text of a cold run"
+    ))  # fmt: skip
+    _alternating(report, session, long, cold.text)
+    report.bars |= {
+        "payload, cold": Figure((cold.first_s,), "s"),
+        "the very same request": Figure((again.first_s,), "s"),
+    }
+    return report
+
+
+def _asked(payload: str, question: str) -> list[Message]:
+    return [
+        {"role": "system", "content": f"Answer from this document.\n{payload}"},
+        {"role": "user", "content": question},
+    ]
+
+
+def _step(
+    report: Report, session: Session, name: str, messages: list[Message], least: float
+) -> Reply:
+    """`least` is the share of the prompt that has to come from the cache."""
+    tell(name)
+    reply = session.endpoint.chat(messages, max_tokens=_NEW_TOKENS)
+    share = reply.cached_tokens / max(reply.prompt_tokens, 1)
+    word = report.check(share >= least, f"{name}: {least:.0%} from the cache, got {share:.0%}")
+    report.add(name, reply.prompt_tokens, reply.cached_tokens, f"{reply.first_s:.3f} s", word)
+    return reply
+
+
+def _alternating(report: Report, session: Session, long: list[Message], text: str) -> None:
+    """Two clients ask the document, two something short, several times over."""
+    short: list[Message] = [{"role": "user", "content": _SHORT}]
+    with ThreadPoolExecutor(4) as clients:
+        sizes = []
+        for number in range(_ROUNDS):
+            tell(f"four at once, round {number + 1} of {_ROUNDS}")
+            ask = [long, short, long, short]
+            replies = list(clients.map(
+                lambda messages: session.endpoint.chat(messages, max_tokens=_NEW_TOKENS), ask
+            ))  # fmt: skip
+            same = all(reply.text == text for reply in replies[::2])
+            hit = all(reply.cached_tokens > 0.9 * reply.prompt_tokens for reply in replies[::2])
+            sizes.append(session.memory().footprint)
+            first = max(reply.first_s for reply in replies)
+            word = report.check(same and hit, f"round {number + 1}: text equal and cached")
+            report.add(f"four at once, round {number + 1}", "", "", f"{first:.3f} s", word)
+    bounded = sizes[-1] <= _GROWTH * sizes[0] or not sizes[0]
+    word = report.check(bounded, "memory stays where the first round left it")
+    report.add("memory after the rounds", size_text(sizes[0]), size_text(sizes[-1]), "", word)

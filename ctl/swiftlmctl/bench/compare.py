@@ -1,0 +1,45 @@
+"""The same questions to this service and to another OpenAI server, turn about: A, B, A, B."""
+
+from __future__ import annotations
+
+from swiftlmctl.bench import texts
+from swiftlmctl.bench.endpoint import Endpoint, Reply
+from swiftlmctl.bench.figures import Figure, ratio
+from swiftlmctl.bench.report import Report
+from swiftlmctl.bench.session import speed, tell
+
+_LENGTHS = {"short question": 0, "page of text": 24, "long text": 160}  # sentences
+_NEW_TOKENS = 64
+
+
+def run(ours: Endpoint, other: Endpoint, runs: int) -> Report:
+    """Ratios are ours over theirs for speed, theirs over ours for time: above 1 we are faster."""
+    columns = ("prompt", "measure", "ours", "other", "ratio")
+    report = Report(f"compare {ours.model} with {other.url}", columns)
+    for name, num_sentences in _LENGTHS.items():
+        replies: dict[Endpoint, list[Reply]] = {ours: [], other: []}
+        for run_number in range(-1, runs):
+            # Whoever comes second finds warm caches of the machine: take turns at being second.
+            for endpoint in (ours, other) if run_number % 2 == 0 else (other, ours):
+                tell(f"{name}, run {run_number + 1} of {runs}, {endpoint.url}")
+                reply = endpoint.chat(_question(num_sentences, run_number), max_tokens=_NEW_TOKENS)
+                if run_number >= 0:
+                    replies[endpoint].append(reply)
+        _rows(report, name, replies[ours], replies[other])
+    return report
+
+
+def _question(num_sentences: int, seed: int) -> list[dict[str, str]]:
+    text = texts.prose(num_sentences, seed) if num_sentences else f"Number {seed + 2}."
+    return [{"role": "user", "content": f"{text}\n\nWhat does this make you think of?"}]
+
+
+def _rows(report: Report, name: str, ours: list[Reply], other: list[Reply]) -> None:
+    first = [Figure(tuple(r.first_s for r in replies), "s") for replies in (ours, other)]
+    report.add(name, "first token", *first, ratio(first[1], first[0]))
+    speeds = [speed(replies) for replies in (ours, other)]
+    known = [figure for figure in speeds if isinstance(figure, Figure)]
+    report.add(name, "generation", *speeds, ratio(*known) if len(known) == 2 else "-")
+    for label, figure in zip(("ours", "other"), speeds, strict=True):
+        if isinstance(figure, Figure):
+            report.bars[f"{name}, {label}"] = figure

@@ -1,0 +1,108 @@
+"""What a benchmark asks of the daemon besides answers: loads, memory, the length of a text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from swiftlm_proto import messages as m
+from swiftlmctl import client
+from swiftlmctl.bench.endpoint import Endpoint, Reply
+from swiftlmctl.bench.figures import Figure
+from swiftlmctl.bench.sense import complaint
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes: MLX's own count now and at its highest, and what the kernel counts."""
+
+    active: int
+    peak: int
+    footprint: int
+    kv: int
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The live daemon and one of its models."""
+
+    endpoint: Endpoint
+    runs: int
+
+    def load(self, *, kv: str | None = None, stream: str | None = None) -> m.LoadedModel:
+        """Loads the model, otherwise as configured; raises CtlError where the plan refuses."""
+        wanted = m.LoadOptions(kv=kv, stream_experts=stream)
+        request = m.LoadModelRequest(model=self.endpoint.model, options=wanted)
+
+        async def verb(daemon: client.Daemon) -> m.LoadedModel:
+            return await _loaded(daemon.admin.load(request))
+
+        return client.call(verb)
+
+    def unload(self) -> None:
+        request = m.UnloadModelRequest(model=self.endpoint.model, force=True)
+
+        async def verb(daemon: client.Daemon) -> None:
+            client.check((await daemon.admin.unload(request)).fault)
+
+        client.call(verb)
+
+    def clear_cache(self) -> None:
+        async def verb(daemon: client.Daemon) -> None:
+            request = m.CacheControlRequest(model=self.endpoint.model, clear=True)
+            await daemon.admin.cache_control(request)
+
+        client.call(verb)
+
+    def memory(self) -> MemoryUse:
+        """As of the engine's last report, about a second old."""
+        status = find_model(self.endpoint.model)
+        stats = status.stats or m.EngineStats()
+        return MemoryUse(
+            stats.active_bytes, stats.peak_bytes, status.footprint_bytes, stats.kv_bytes
+        )
+
+    def count_tokens(self, text: str) -> int:
+        path_free = Endpoint(self.endpoint.url.removesuffix("/v1"), "", self.endpoint.key)
+        body = {"model": self.endpoint.model, "content": text}
+        return len(path_free.post("/tokenize", body)["tokens"])
+
+    def repeated(self, ask: Callable[[int], Reply]) -> list[Reply]:
+        """`ask(run)` for each run, after one that does not count."""
+        ask(-1)
+        return [ask(run) for run in range(self.runs)]
+
+
+def find_model(name: str) -> m.ModelStatus:
+    """The model's row in the status; an empty one when it is not known."""
+    return next((row for row in models() if row.model == name), m.ModelStatus(model=name))
+
+
+def models() -> list[m.ModelStatus]:
+    async def verb(daemon: client.Daemon) -> list[m.ModelStatus]:
+        return list((await daemon.admin.list_models(m.ListModelsRequest())).models)
+
+    return client.call(verb)
+
+
+def speed(replies: list[Reply]) -> Figure | str:
+    """Decode speed, or why there is none: nonsense at full speed is no result."""
+    for reply in replies:
+        if wrong := complaint(reply.text):
+            return f"no speed: {wrong}"
+    return Figure(tuple(reply.decode_tokens_per_s for reply in replies), "tok/s")
+
+
+def tell(text: str) -> None:
+    """Progress, on the error stream: `--json` stays clean."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+async def _loaded(events: AsyncIterator[m.OperationEvent]) -> m.LoadedModel:
+    last = m.OperationEvent()
+    async for event in events:
+        client.check(event.fault)
+        last = event
+    return (last.model and last.model.loaded) or m.LoadedModel()

@@ -1,0 +1,172 @@
+"""`bench`: measures the live daemon; a menu when run bare."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swiftlmctl.options import Json, OptionalModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from swiftlmctl.bench.endpoint import Endpoint
+    from swiftlmctl.bench.report import Report
+    from swiftlmctl.bench.session import Session
+
+Runs = Annotated[int, typer.Option(min=1, help="Measurements of each cell, after a warm-up.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder of the page, the plots and the JSON.")]
+Key = Annotated[str, typer.Option("--key", envvar="SWIFTLM_API_KEY", help="API key.")]
+HERE = Path()
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Measure the running service.", invoke_without_command=True)
+    group.callback()(menu)
+    for verb in (context, cache, models, agents, quality, compare):
+        group.command()(verb)
+    app.add_typer(group, name="bench")
+
+
+def menu(chosen: typer.Context) -> None:
+    """Measure the running service; without a verb, choose one."""
+    if chosen.invoked_subcommand is not None:
+        return
+    if not sys.stdin.isatty():
+        typer.echo(chosen.get_help())
+        raise typer.Exit(2)
+    verbs: dict[str, Callable[[], None]] = {
+        "1": context,
+        "2": cache,
+        "3": models,
+        "4": agents,
+        "5": quality,
+    }
+    for number, verb in verbs.items():
+        typer.echo(f"  {number}  {verb.__name__:9} {verb.__doc__}")
+    answer = typer.prompt("Which", default="1")
+    if answer not in verbs:
+        raise typer.Exit(2)
+    verbs[answer]()
+
+
+def context(
+    model: OptionalModel = "",
+    contexts: Annotated[str, typer.Option(help="Token counts, with commas.")] = "512,40000,100000",
+    configurations: Annotated[
+        str, typer.Option(help="Of vanilla, turbo, SSD, SSD + turbo, with commas.")
+    ] = "vanilla,turbo,SSD,SSD + turbo",
+    runs: Runs = 3,
+    out: Out = HERE,
+    key: Key = "",
+    json: Json = False,
+) -> None:
+    """Speed and memory over context lengths and ways of running."""
+    from swiftlmctl.bench import context as bench
+    from swiftlmctl.errors import CtlError
+
+    names = [name.strip() for name in configurations.split(",")]
+    if unknown := set(names) - set(bench.CONFIGURATIONS):
+        raise CtlError(f"no configuration {', '.join(sorted(unknown))}")
+    try:
+        lengths = [int(text) for text in contexts.split(",")]
+    except ValueError:
+        raise CtlError(f"--contexts {contexts}: give numbers, with commas") from None
+    _finish([bench.run(_session(model, runs, key), lengths, names)], out, json)
+
+
+def cache(model: OptionalModel = "", out: Out = HERE, key: Key = "", json: Json = False) -> None:
+    """Whether the prefix cache hits, repeats the text and stays bounded."""
+    from swiftlmctl.bench import cache as bench
+
+    _finish([bench.run(_session(model, 1, key))], out, json)
+
+
+def models(
+    names: Annotated[str, typer.Option("--models", help="Names, with commas.")] = "",
+    runs: Runs = 3,
+    out: Out = HERE,
+    key: Key = "",
+    json: Json = False,
+) -> None:
+    """One table over several models."""
+    from swiftlmctl.bench import several as bench
+
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    _finish([bench.run(_endpoint("", key), wanted, runs)], out, json)
+
+
+def agents(model: OptionalModel = "", out: Out = HERE, key: Key = "", json: Json = False) -> None:
+    """A recorded tool loop: the wait at each turn."""
+    from swiftlmctl.bench import agents as bench
+
+    _finish([bench.run(_session(model, 1, key))], out, json)
+
+
+def quality(
+    model: OptionalModel = "",
+    formats: Annotated[str, typer.Option(help="KV formats, with commas.")] = "fp16,k4v3",
+    out: Out = HERE,
+    key: Key = "",
+    json: Json = False,
+) -> None:
+    """KV formats beside fp16, pass keys, JSON, tools, sense."""
+    from swiftlmctl.bench import quality as bench
+
+    names = [name.strip() for name in formats.split(",")]
+    _finish([bench.run(_session(model, 1, key), names)], out, json)
+
+
+def compare(
+    url: Annotated[str, typer.Argument(help="Another server's base URL, ending in /v1.")],
+    model: OptionalModel = "",
+    other_model: Annotated[str, typer.Option("--their-model", help="Its name over there.")] = "",
+    runs: Runs = 5,
+    out: Out = HERE,
+    key: Key = "",
+    their_key: Annotated[str, typer.Option("--their-key", help="Its API key.")] = "",
+    json: Json = False,
+) -> None:
+    """The same prompts to another OpenAI server, turn about."""
+    from swiftlmctl.bench import compare as bench
+    from swiftlmctl.bench.endpoint import Endpoint
+
+    ours = _endpoint(model, key)
+    other = Endpoint(url.rstrip("/"), other_model or ours.model, their_key)
+    _finish([bench.run(ours, other, runs)], out, json)
+
+
+def _session(model: str, runs: int, key: str) -> Session:
+    from swiftlmctl.bench.session import Session
+
+    return Session(_endpoint(model, key), runs)
+
+
+def _endpoint(model: str, key: str) -> Endpoint:
+    from swiftlmctl import client
+    from swiftlmctl.bench.endpoint import Endpoint
+
+    async def verb(daemon: client.Daemon) -> Endpoint:
+        address = daemon.status.http_address.replace("0.0.0.0", "127.0.0.1")
+        return Endpoint(f"http://{address}/v1", model or daemon.status.default_model, key)
+
+    return client.call(verb)
+
+
+def _finish(reports: list[Report], folder: Path, json: bool) -> None:
+    """Shows and keeps the results; a promise that was not kept is a failure."""
+    from swiftlmctl import output
+    from swiftlmctl.bench.report import save
+
+    page = save(reports, folder)
+    if json:
+        output.show_json(reports)
+    else:
+        for report in reports:
+            report.show()
+        output.say(f"\nwritten to {page}")
+    if any(report.failed for report in reports):
+        raise typer.Exit(1)

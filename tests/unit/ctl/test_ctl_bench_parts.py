@@ -1,0 +1,97 @@
+"""The parts of `swiftlmctl bench` that need no daemon."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from swiftlmctl.bench import quality, texts
+from swiftlmctl.bench.endpoint import Reply
+from swiftlmctl.bench.figures import Figure, ratio
+from swiftlmctl.bench.report import Report, save
+from swiftlmctl.bench.sense import complaint
+from swiftlmctl.bench.session import speed
+
+STORY = (
+    "The keeper climbed the stairs before the storm came in from the west. He lit the lamp, "
+    "wrote the hour into his book and waited for the ship that his brother had promised."
+)
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def reply(text: str, num_tokens: int = 11) -> Reply:
+    return Reply(text, 1.0, 2.0, num_tokens, 100, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no text"),
+        (" \n\t ", "whitespace"),
+        ("so it is � not", "UTF-8"),
+        ("the lamp is lit " * 20, "repeats"),
+        ((STORY + " ") * 4, "repeats"),
+        ("!" * 200, "again and again"),
+        ("word" + " " * 50, "whitespace"),
+    ],
+)
+def test_nonsense_is_called_by_its_name(text, said):
+    assert said in complaint(text)
+
+
+@pytest.mark.parametrize("text", [STORY, "Paris.", "42", '{"city": "Kiel", "people": 246000}'])
+def test_language_passes(text):
+    assert complaint(text) == ""
+
+
+def test_a_run_of_nonsense_has_no_speed():
+    assert speed([reply(STORY), reply("ha " * 90)]) == "no speed: repeats 'ha ha ha ha'"
+    assert speed([reply(STORY)]) == Figure((10.0,), "tok/s")
+
+
+@pytest.mark.parametrize("make", [texts.payload, lambda n, count: texts.prose_of(n, count, 3)])
+def test_texts_come_close_to_the_wanted_length_and_never_pass_it(make):
+    for wanted in (300, 5_537):
+        assert 0.9 * wanted < words(make(wanted, words)) <= wanted
+
+
+def test_a_payload_is_json():
+    assert json.loads(texts.payload(500, words))["records"]
+
+
+def test_a_pass_key_lies_at_its_depth_and_its_question_at_the_end():
+    text = texts.passkey(2_000, words, 0.7, 12345)
+    assert 0.6 < text.index("12345") / len(text) < 0.8
+    assert text.endswith("number only.")
+    assert words(text) <= 2_000
+
+
+def test_equal_distributions_have_no_divergence_and_different_ones_have():
+    even = {"a": -0.7, "b": -0.7}
+    tilted = {"a": -0.1, "b": -3.0}
+    assert quality._mean_kld([("a", even)], [("a", even)]) == pytest.approx(0)
+    assert quality._mean_kld([("a", even)], [("a", tilted)]) > 0.1
+
+
+def test_results_are_kept_as_page_picture_and_json(tmp_path):
+    report = Report("context m<o>del", ("a", "b"))
+    report.add("512", Figure((1.0, 2.0, 3.0), "tok/s"))
+    report.bars["vanilla <512>"] = Figure((1.0, 2.0, 3.0), "tok/s")
+    assert report.check(False, "text stays") == "NO"
+    page = save([report], tmp_path)
+    text = page.read_text()
+    assert "| 512 | 2 tok/s (1-3) |" in text
+    assert "Not kept: text stays" in text
+    picture = ElementTree.parse(tmp_path / "context_m_o_del.svg")
+    assert any("vanilla" in (node.text or "") for node in picture.iter())
+    kept = json.loads(page.with_suffix(".json").read_text())
+    assert kept["reports"][0]["bars"]["vanilla <512>"]["values"] == [1.0, 2.0, 3.0]
+
+
+def test_a_ratio_is_of_medians():
+    assert ratio(Figure((1, 4, 9)), Figure((2, 2, 2))) == "2.00 x"
