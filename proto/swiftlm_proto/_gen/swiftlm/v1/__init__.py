@@ -866,6 +866,16 @@ class EngineStats(betterproto2.Message):
     JSON
     """
 
+    kv_tokens: "int" = betterproto2.field(25, betterproto2.TYPE_UINT64)
+    """
+    of all running sequences; kv_bytes / kv_tokens is what one really costs
+    """
+
+    kv_compressed_tokens: "int" = betterproto2.field(26, betterproto2.TYPE_UINT64)
+    """
+    of those, held in compressed form
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "EngineStats", EngineStats)
 
@@ -1259,7 +1269,7 @@ class LoadRequest(betterproto2.Message):
 
     kv: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
     """
-    auto, fp16, k4v3, spec, k8v3, k4v4
+    auto, fp16, k4v3, spec, spec-srht, k8v3, k4v4
     """
 
     prefix_cache_bytes: "int" = betterproto2.field(7, betterproto2.TYPE_UINT64)
@@ -1353,6 +1363,11 @@ class LoadRequest(betterproto2.Message):
     config_dir: "str" = betterproto2.field(25, betterproto2.TYPE_STRING)
     """
     where verdicts and calibration records are kept
+    """
+
+    kv_auto: "bool" = betterproto2.field(29, betterproto2.TYPE_BOOL)
+    """
+    `kv` is the plan's choice: where it fails its self-test, KV stays exact
     """
 
     ssd_nocache: "str" = betterproto2.field(26, betterproto2.TYPE_STRING)
