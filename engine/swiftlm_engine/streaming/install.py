@@ -6,7 +6,7 @@ been read, so that a bank is never loaded whole by accident.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mlx.nn as nn
@@ -18,6 +18,7 @@ from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
 from swiftlm_engine.streaming.dtypes import NAMES
 from swiftlm_engine.streaming.layer import GROUP, Bank, StreamedExperts
 from swiftlm_engine.streaming.next_router import NextLayer, Router, router_of
+from swiftlm_engine.streaming.pack import open_pack, packed
 from swiftlm_engine.streaming.reader import ExpertReader
 from swiftlm_engine.streaming.report import StreamingReport, StreamMode, StreamOptions, refused
 from swiftlm_engine.streaming.slots import SlotMap, make_policy
@@ -58,7 +59,9 @@ EXPERT_MODULES = (SwitchGLU, SwitchMLP, SwitchLinear, QuantizedSwitchLinear)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class ExpertLayer:
+    """The experts of one layer: the module in memory, and where its arrays lie on disk."""
+
     path: str
     switch: nn.Module
     components: tuple[Component, ...]
@@ -82,16 +85,12 @@ def _has_experts(model: nn.Module) -> bool:
 def _install_experts(
     model: nn.Module, model_type: str, folder: Path, options: StreamOptions
 ) -> StreamingReport:
-    if model_type not in FAMILIES:
-        raise refused(f"experts of model type '{model_type}' cannot be streamed")
-    switches = _find(model, model_type)
-    try:
-        tensors = read_headers(folder)
-        layers = [_Layer(p, s, _components(tensors, p, s)) for p, s in switches.items()]
-    except (TableError, OSError) as error:
-        raise refused(str(error)) from error
+    layers = find_experts(model, model_type, folder)
+    pack = open_pack(folder)
+    if pack is not None:
+        layers = [replace(x, components=packed(pack, folder, x.path, x.components)) for x in layers]
     num_experts = len(layers[0].components[0].sources)
-    top_k = _top_k(model, list(switches), options.top_k)
+    top_k = _top_k(model, [layer.path for layer in layers], options.top_k)
     slots = min(num_experts, options.slots or max(MIN_SLOTS, top_k))
     if slots < top_k:
         raise EngineFault(
@@ -111,7 +110,20 @@ def _install_experts(
         num_experts,
         top_k,
         options.policy,
+        packed=pack is not None,
     )
+
+
+def find_experts(model: nn.Module, model_type: str, folder: Path) -> list[ExpertLayer]:
+    """Where the experts of a lazily loaded model lie. Raises `EngineFault` if not all is known."""
+    if model_type not in FAMILIES:
+        raise refused(f"experts of model type '{model_type}' cannot be streamed")
+    switches = _find(model, model_type)
+    try:
+        tensors = read_headers(folder)
+        return [ExpertLayer(p, s, _components(tensors, p, s)) for p, s in switches.items()]
+    except (TableError, OSError) as error:
+        raise refused(str(error)) from error
 
 
 def _find(model: nn.Module, model_type: str) -> dict[str, nn.Module]:
@@ -164,7 +176,7 @@ def _top_k(model: nn.Module, paths: list[str], wanted: int) -> int:
 
 
 def _num_resident(
-    model: nn.Module, layers: list[_Layer], num_experts: int, slots: int, resident_bytes: int
+    model: nn.Module, layers: list[ExpertLayer], num_experts: int, slots: int, resident_bytes: int
 ) -> int:
     """Layers that the memory left over from slots can hold whole, from the first one on.
 
@@ -185,7 +197,7 @@ def _num_resident(
 
 def _stream(
     model: nn.Module,
-    layers: list[_Layer],
+    layers: list[ExpertLayer],
     slots: int,
     routers: list[Router],
     options: StreamOptions,
@@ -214,7 +226,7 @@ def _stream(
     return streamer
 
 
-def _routers(model: nn.Module, layers: list[_Layer], top_k: int) -> list[Router]:
+def _routers(model: nn.Module, layers: list[ExpertLayer], top_k: int) -> list[Router]:
     modules = dict(model.named_modules())
     found = [router_of(modules[layer.path.rpartition(".")[0]], top_k) for layer in layers]
     known = [router for router in found if router is not None]
@@ -227,7 +239,9 @@ def _routers(model: nn.Module, layers: list[_Layer], top_k: int) -> list[Router]
     return known
 
 
-def _banks(shared: dict[tuple[object, ...], tuple[Bank, Bank]], layer: _Layer) -> tuple[Bank, Bank]:
+def _banks(
+    shared: dict[tuple[object, ...], tuple[Bank, Bank]], layer: ExpertLayer
+) -> tuple[Bank, Bank]:
     """Layers with the same shapes share theirs: one layer sweeps at a time."""
     key = tuple((c.name, c.shape, c.dtype) for c in layer.components)
     if key not in shared:

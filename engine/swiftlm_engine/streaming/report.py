@@ -62,6 +62,7 @@ class StreamingReport:
     num_experts: int = 0
     experts_per_token: int = 0
     policy: PolicyKind = PolicyKind.LRU
+    packed: bool = False  # read from the records beside the model
 
     @property
     def slots(self) -> int:
@@ -83,6 +84,7 @@ class StreamingReport:
             "streamed_layers": self.streamed_layers,
             "resident_layers": self.resident_layers,
             "record_bytes": self.record_bytes,
+            "packed": self.packed,
             "nocache": self.streamer.reader.nocache,
         } | self.streamer.counters.to_json()
 
