@@ -101,6 +101,25 @@ async def test_convert_and_repair_travel_as_operations(
     assert missing[-1].fault is not None
 
 
+async def test_pack_and_its_removal_travel_as_operations(
+    stub: m.StoreStub, store: ModelStore, tmp_path: Path
+) -> None:
+    folder = await asyncio.to_thread(make_model, "qwen3_moe", tmp_path / "experts")
+    await store.add(folder)
+    before = sorted(folder.iterdir())
+    seen = await events(stub.pack(m.PackModelRequest(model="experts")))
+    assert seen[-1].fault is None
+    assert "as fast as the checkpoint" in seen[-1].detail
+    assert len(list(folder.iterdir())) == len(before) + 2
+    seen = await events(stub.pack(m.PackModelRequest(model="experts", remove=True)))
+    assert "freed" in seen[-1].detail
+    assert sorted(folder.iterdir()) == before
+    await store.add(await asyncio.to_thread(make_model, "llama", tmp_path / "dense"))
+    refused = await events(stub.pack(m.PackModelRequest(model="dense")))
+    assert refused[-1].fault is not None
+    assert "llama" in refused[-1].fault.message
+
+
 async def test_catalogue_has_a_verdict_for_each_model(stub: m.StoreStub, hub: FakeHub) -> None:
     reply = await stub.search(m.SearchModelsRequest())
     assert len(reply.models) > 20

@@ -41,8 +41,24 @@ class Quantisation:
         return ("-m", "swiftlm_engine.convert.quantise", *paths, *sizes)
 
 
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Records of a model's experts, in its own folder."""
+
+    source: Path
+    remove: bool
+
+    @property
+    def out(self) -> Path:
+        return self.source
+
+    def command(self) -> tuple[str, ...]:
+        words = ("-m", "swiftlm_engine.streaming.packing", str(self.source))
+        return (*words, "--remove") if self.remove else words
+
+
 async def convert(
-    job: Conversion | Quantisation,
+    job: Conversion | Quantisation | Packing,
     environ: Mapping[str, str],
     report: Report,
     check: Callable[[Planned], None] = lambda planned: None,
@@ -101,6 +117,8 @@ class _Reading:
 
 
 def _result(line: child.Report) -> str:
+    if "detail" in line:
+        return str(line["detail"])
     if "losses" in line:
         return _loss(line["losses"])
     peak = line["peak_bytes"] / 1e9
@@ -111,6 +129,8 @@ def _remove_leftovers(out: Path) -> None:
     """A child that was killed could not clean up (its names: swiftlm_engine.convert.folder)."""
     for folder in out.parent.glob(f".{glob.escape(out.name)}.*.swiftlm-tmp"):
         shutil.rmtree(folder, ignore_errors=True)
+    for file in out.glob(".experts.swiftlm-pack*.swiftlm-tmp"):
+        file.unlink(missing_ok=True)
 
 
 def _loss(losses: list[child.Report]) -> str:

@@ -15,7 +15,7 @@ import psutil
 
 from swiftlm_proto.paths import Paths
 from swiftlmd.store import builtin, device, hub, names
-from swiftlmd.store.conversion import Conversion, Planned, Quantisation, convert
+from swiftlmd.store.conversion import Conversion, Packing, Planned, Quantisation, convert
 from swiftlmd.store.entries import PullProgress, Source, Stage, StoredModel
 from swiftlmd.store.errors import BadModelName, DiskFull, NotEnoughMemory, NotRepairable
 from swiftlmd.store.folder import has_gguf
@@ -82,6 +82,11 @@ class Pulls:
         job = Quantisation(model.path, out, bits, group_size)
         await convert(job, self._options.environ, report, partial(_check_planned, out.parent))
         return name
+
+    async def pack(self, model: StoredModel, remove: bool, report: Report) -> str:
+        """Or removes the pack; the model itself is not touched."""
+        await convert(Packing(model.path, remove), self._options.environ, report)
+        return model.name
 
     def add(self, folder: Path, name: str) -> StoredModel:
         """Notes a folder of the user's; broken models are listed with their reason."""

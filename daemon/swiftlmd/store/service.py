@@ -71,6 +71,11 @@ class StoreService(m.StoreBase):
         async for event in self._events(steps):
             yield event
 
+    async def pack(self, message: m.PackModelRequest) -> AsyncIterator[m.OperationEvent]:
+        steps = self._store.pack(message.model, remove=message.remove)
+        async for event in self._events(steps):
+            yield event
+
     async def search(self, message: m.SearchModelsRequest) -> m.SearchModelsReply:
         try:
             if message.text:

@@ -120,6 +120,15 @@ class ModelStore:
             async for report in reports:
                 yield report
 
+    async def pack(self, name: str, *, remove: bool = False) -> AsyncGenerator[PullProgress, None]:
+        """Write the experts of a model as records beside it, or remove them again."""
+        model = await self._must_find(name)
+        wanted = Wanted(name, "", ("remove" if remove else "pack",))
+        reports = self._jobs.follow(wanted, partial(self._pulls.pack, model, remove))
+        async with aclosing(reports):
+            async for report in reports:
+                yield report
+
     async def search(self, text: str, limit: int = 20) -> Sequence[Offer]:
         """What the hub has in MLX's format, the most fetched first."""
         return await discovery.search(text, limit, self._options)

@@ -75,6 +75,7 @@ __all__ = (
     "ModelStatusState",
     "OfferedModel",
     "OperationEvent",
+    "PackModelRequest",
     "Part",
     "PlanModelReply",
     "PlanModelRequest",
@@ -1665,6 +1666,20 @@ default_message_pool.register_message("swiftlm.v1", "OperationEvent", OperationE
 
 
 @dataclass(eq=False, repr=False)
+class PackModelRequest(betterproto2.Message):
+    """
+    A copy of the experts beside the model in records that one read fetches; or its removal.
+    """
+
+    model: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    remove: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
+
+
+default_message_pool.register_message("swiftlm.v1", "PackModelRequest", PackModelRequest)
+
+
+@dataclass(eq=False, repr=False)
 class Part(betterproto2.Message):
     """
 
@@ -2777,6 +2792,25 @@ class StoreStub(betterproto2_grpclib.ServiceStub):
         ):
             yield response
 
+    async def pack(
+        self,
+        message: "PackModelRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "AsyncIterator[OperationEvent]":
+
+        async for response in self._unary_stream(
+            "/swiftlm.v1.Store/Pack",
+            message,
+            OperationEvent,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        ):
+            yield response
+
     async def search(
         self,
         message: "SearchModelsRequest",
@@ -3408,6 +3442,11 @@ class StoreBase(betterproto2_grpclib.ServiceBase):
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
         yield OperationEvent()
 
+    async def pack(self, message: "PackModelRequest") -> "AsyncIterator[OperationEvent]":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+        yield OperationEvent()
+
     async def search(self, message: "SearchModelsRequest") -> "SearchModelsReply":
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
@@ -3461,6 +3500,17 @@ class StoreBase(betterproto2_grpclib.ServiceBase):
             request,
         )
 
+    async def __rpc_pack(
+        self, stream: "grpclib.server.Stream[PackModelRequest, OperationEvent]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        await self._call_rpc_handler_server_stream(
+            self.pack,
+            stream,
+            request,
+        )
+
     async def __rpc_search(
         self, stream: "grpclib.server.Stream[SearchModelsRequest, SearchModelsReply]"
     ) -> None:
@@ -3509,6 +3559,12 @@ class StoreBase(betterproto2_grpclib.ServiceBase):
                 self.__rpc_convert,
                 grpclib.const.Cardinality.UNARY_STREAM,
                 ConvertModelRequest,
+                OperationEvent,
+            ),
+            "/swiftlm.v1.Store/Pack": grpclib.const.Handler(
+                self.__rpc_pack,
+                grpclib.const.Cardinality.UNARY_STREAM,
+                PackModelRequest,
                 OperationEvent,
             ),
             "/swiftlm.v1.Store/Search": grpclib.const.Handler(
