@@ -3,6 +3,7 @@
 Caches without a model; a disk whose gate the test opens. No test waits for time to pass.
 """
 
+import gc
 import os
 import signal
 import subprocess
@@ -142,6 +143,22 @@ def test_waiting_offers_keep_no_array_that_the_ram_tier_let_go(disk, tmp_path):
     assert mx.get_active_memory() > before + 4000 * TOKEN_BYTES
     cache.resize(0)
     assert mx.get_active_memory() <= before + 100 * TOKEN_BYTES
+
+
+def test_written_prefixes_are_freed_without_a_garbage_collection(disk, tmp_path):
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk)
+    before = mx.get_active_memory()
+    gc.collect()
+    gc.disable()
+    try:
+        cache.store(tokens(1, 5000), plain(5000))
+        while not cache.pump():
+            pass
+        cache.resize(0)
+        assert mx.get_active_memory() <= before + 100 * TOKEN_BYTES
+    finally:
+        gc.enable()
 
 
 def test_closing_with_a_stuck_disk_keeps_its_deadline_and_frees_the_arrays(disk, tmp_path):

@@ -114,7 +114,7 @@ class Offers:
         while length < offer.length and cutter.is_complete:
             if self._copied >= max_bytes:
                 return False
-            step = cutter.write_next(block, length)
+            step = cutter.write_next(offer, block, length)
             if step.is_dropped:
                 return True
             if step.block is None:
@@ -192,12 +192,14 @@ class _Step:
 
 
 class _Cutter:
-    """Cuts the leaves of one offer into blocks."""
+    """Cuts the leaves of one offer into blocks.
+
+    It does not hold the offer, which holds it: a cycle would keep KV until a garbage collection.
+    """
 
     def __init__(self, tier: SsdTier, offer: _Offer) -> None:
         layout, leaves = tier.layout, offer.leaves
         self._tier = tier
-        self._offer = offer
         # Without all trunk leaves (a longer trunk has them) no block can be written.
         self.is_complete = leaves.keys() >= set(layout.trunk)
         self._tokens_of: dict[int, TokenArrays] = {
@@ -210,9 +212,9 @@ class _Cutter:
             for held in self._tokens_of.values()
         )
 
-    def write_next(self, parent: Block | None, start: int) -> _Step:
+    def write_next(self, offer: _Offer, parent: Block | None, start: int) -> _Step:
         """One block from `start`; no block and not dropped means that the queue is full."""
-        tier, offer = self._tier, self._offer
+        tier = self._tier
         end = min(start + tier.limits.block_tokens, offer.length)
         if not tier.has_room(int((end - start) * self.bytes_per_token)):
             return _Step()
@@ -227,17 +229,17 @@ class _Cutter:
         if not tier.admit(nbytes, keep=chain_of(parent) if parent else ()):
             return _Step(is_dropped=True)
         lows = tuple(ranges.get(p, (end, end))[0] for p in tier.layout.windows)
-        return _Step(self._write(parent, start, end, lows, arrays))
+        return _Step(self._write(offer, parent, start, end, lows, arrays))
 
     def _write(
         self,
+        offer: _Offer,
         parent: Block | None,
         start: int,
         end: int,
         lows: tuple[int, ...],
         arrays: list[tuple[int, mx.array]],
     ) -> Block:
-        offer = self._offer
         tokens = offer.tokens[start * TOKEN_BYTES : end * TOKEN_BYTES]
         records, buffers = _copied_out(arrays)
         header = Header(
