@@ -85,9 +85,12 @@ class DecodeBatch:
         """Some row's first token since it joined has been dispatched or is due, but not read."""
         return any(row.num_read == 0 for row in self._rows)
 
+    def all_caches(self) -> list[Caches]:
+        """Per layer the cache of all rows, or a list per row where they cannot be merged."""
+        return [self._caches, *self._separate]
+
     def caches_nbytes(self) -> int:
-        every = [*self._caches, *(c for caches in self._separate for c in caches)]
-        return sum(c.nbytes for c in every)
+        return sum(c.nbytes for caches in self.all_caches() for c in caches)
 
     def add(self, row: Row, caches: Caches) -> None:
         """Takes over the caches, which hold all but the last prompt token."""

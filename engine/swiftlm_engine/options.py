@@ -18,6 +18,7 @@ class EngineOptions:
     max_queue: int = 0
     slice_ms: int = 0
     kv: str = ""
+    kv_auto: bool = False  # `kv` is the plan's choice; exact KV may take its place
     dtype: str = ""
     prefix_cache_bytes: int = 0
     prefix_cache_dir: Path | None = None

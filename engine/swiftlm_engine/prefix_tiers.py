@@ -24,7 +24,7 @@ def open_prefix_cache(
     ssd = None
     if options.prefix_cache_dir is not None and options.prefix_cache_bytes:
         # KV of another device or number type is near enough to look right and not equal.
-        kv_format = f"{kv.kv.value}/{kv.dtype}/{device}"
+        kv_format = f"{kv.signature}/{device}"
         ssd = _ssd_tier(options, kv, options.prefix_cache_dir, template, kv_format)
     return PrefixCache(kv.make, options.prefix_cache_bytes, ssd)
 

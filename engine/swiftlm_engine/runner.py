@@ -45,6 +45,13 @@ class Runner:
         own = sum(c.nbytes for caches in self._prefilling.values() for c in caches)
         return own + self.batch.caches_nbytes()
 
+    def kv_compressed_tokens(self) -> int:
+        """Tokens of all running sequences that are held in compressed form, in any layer."""
+        every = [*self._prefilling.values(), *self.batch.all_caches()]
+        return sum(
+            max((getattr(c, "num_compressed", 0) for c in each), default=0) for each in every
+        )
+
     @property
     def num_open(self) -> int:
         return len(self._prefilling) + len(self.batch)

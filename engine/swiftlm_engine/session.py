@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ class ModelFacts:
     prefill_chunk: int
     fingerprint: str
     notes: tuple[str, ...] = ()
+    kv_report: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -111,7 +112,7 @@ def open_session(
     weights = load_weights(options.folder, options.dtype, device, report, stream_options)
     report("warmup", 1.0, "first token")
     stream = mx.default_stream(mx.default_device())
-    kv = choose_caches(weights.model, options.kv, folder_facts, weights.dtype)
+    kv = choose_caches(weights, options, folder_facts, device, report)
     vocab_size = _warm_up(weights.model, kv)
     return _assemble(options, device, weights, kv, vocab_size, stream, emit)
 
@@ -225,6 +226,7 @@ def _facts(
         limits.prefill_chunk,
         kv.facts.fingerprint,
         kv.notes,
+        kv.report(),
     )
 
 

@@ -158,7 +158,7 @@ class Settings:
         _TEXT,
         "auto",
         "Format of the KV cache.",
-        choices=("auto", "fp16", "turbo", "k4v3", "spec", "k8v3", "k4v4"),
+        choices=("auto", "fp16", "turbo", "k4v3", "spec", "spec-srht", "k8v3", "k4v4"),
     )
     engine_dtype: str = _option(
         _TEXT,

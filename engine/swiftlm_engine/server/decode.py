@@ -52,6 +52,7 @@ def options(request: m.LoadRequest) -> EngineOptions:
         max_queue=request.max_queue,
         slice_ms=request.prefill_slice_ms,
         kv=request.kv,
+        kv_auto=request.kv_auto,
         dtype=request.dtype,
         prefix_cache_bytes=request.prefix_cache_bytes,
         prefix_cache_dir=Path(request.prefix_cache_dir) if request.prefix_cache_dir else None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from swiftlm_engine.generation import (
     Delta,
     EndReason,
@@ -65,6 +67,7 @@ def loaded_model(facts: ModelFacts) -> m.LoadedModel:
         prefill_chunk=facts.prefill_chunk,
         fingerprint=facts.fingerprint,
         notes=list(facts.notes),
+        kv_report=json.dumps(facts.kv_report),
     )
 
 

@@ -60,6 +60,8 @@ class StatsReader:
             peak_bytes=mx.get_peak_memory(),
             footprint_bytes=footprint_bytes(),
             kv_bytes=self._session.runner.kv_bytes(),
+            kv_tokens=sum(s.prefilled + len(s.output_ids) for s in scheduler.running),
+            kv_compressed_tokens=self._session.runner.kv_compressed_tokens(),
             prefix_cache_bytes=prefix.nbytes,
             prefix_cache_hits=cache.num_hits,
             prefix_cache_misses=cache.num_misses,

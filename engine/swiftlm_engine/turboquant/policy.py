@@ -2,15 +2,15 @@
 
 The self-test runs the loaded model twice over a short text, exact KV beside compressed KV, chunk by
 chunk, and compares the logits; every compressed layer also reports how far its own attention output
-is off. Too far: the layers that stick out go back to exact KV, then keys get eight bits, then the
-whole model keeps exact KV. The outcome is stored under the identity of the weights.
+is off. Too far: the layers that stick out go back to exact KV. Still too far: the format has failed
+on this model, and keys of eight bits are tried, to be able to say what would pass. The outcome is
+kept under the identity of the weights (`verdict_file.py`).
 """
 
-import json
 import logging
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -19,57 +19,54 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from swiftlm_engine.turboquant.backend import Backend, default_backend, exact_attention
 from swiftlm_engine.turboquant.build import make_caches, model_verdict
-from swiftlm_engine.turboquant.formats import K8V3, RECENT_TOKENS, SINK_TOKENS, parse_format
+from swiftlm_engine.turboquant.formats import K8V3, RECENT_TOKENS, SINK_TOKENS
 from swiftlm_engine.turboquant.sequence import SequenceKV
 from swiftlm_engine.turboquant.verdict import LayerVerdict, Verdict, decide
+from swiftlm_engine.turboquant.verdict_file import Measured, Outcome, read_outcome, write_outcome
 
-__all__ = ["MAX_KLD", "TEST_TOKENS", "Measured", "decide", "measure", "self_test"]
+__all__ = ["MAX_KLD", "TEST_TOKENS", "Measured", "Outcome", "decide", "measure", "self_test"]
 
 MAX_KLD = 0.02  # nats per token; 8-bit KV as mlx-lm makes it costs more on some models
 TEST_TOKENS = 512
 _CHUNK = 64
 _STICKS_OUT = 3.0  # times the median error of the layers
-_RECORD_VERSION = 1
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A verdict with the numbers that carried it."""
-
-    verdict: Verdict
-    kld: float  # mean over the text, of the next-token distribution
-    layer_errors: tuple[float, ...]  # relative error of the attention output; 0 where exact
-
-
 def self_test(
-    model: nn.Module, token_ids: Sequence[int], mode: str, folder: Path, identity: str
-) -> Measured:
-    """The measured verdict for `mode`; blocks the MLX thread for two short prefills or more.
+    model: nn.Module,
+    token_ids: Sequence[int],
+    mode: str,
+    record: Path | None,
+    chunk: int = _CHUNK,
+) -> Outcome:
+    """How `mode` does on this model; blocks the MLX thread for two short prefills or more.
 
-    `identity` names the weights (a hash of them): the outcome is kept as JSON in `folder` and read
-    from there next time. The model must be installed. Evaluated.
+    `record` is the file for just this model and mode: the outcome is read from there if it is
+    known, else kept there. The model must be installed. Evaluated.
     """
-    record = folder / f"{identity}-{mode}.json"
-    known = _read(record, mode)
+    known = None if record is None else read_outcome(record, mode)
     if known is not None:
         return known
-    measured = _escalate(model, list(token_ids)[:TEST_TOKENS], model_verdict(model, mode))
-    _write(record, mode, measured)
-    return measured
+    outcome = _escalate(model, list(token_ids)[:TEST_TOKENS], mode, chunk)
+    if record is not None:
+        write_outcome(record, mode, outcome)
+    return outcome
 
 
-def measure(model: nn.Module, token_ids: Sequence[int], verdict: Verdict) -> Measured:
+def measure(
+    model: nn.Module, token_ids: Sequence[int], verdict: Verdict, chunk: int = _CHUNK
+) -> Measured:
     """KLD and per-layer errors of one verdict. Evaluated."""
     probe = _Probe(default_backend())
     turbo = make_caches(model, "", verdict, probe).caches
     exact = make_prompt_cache(model)
     tokens = mx.array([list(token_ids)])
     divergences: list[float] = []
-    for start in range(0, tokens.shape[1], _CHUNK):
-        chunk = tokens[:, start : start + _CHUNK]
-        divergence = _divergence(model(chunk, cache=exact), model(chunk, cache=turbo))
+    for start in range(0, tokens.shape[1], chunk):
+        fed = tokens[:, start : start + chunk]
+        divergence = _divergence(model(fed, cache=exact), model(fed, cache=turbo))
         mx.eval(divergence, [c.state for c in turbo + exact], probe.pending())
         if start >= SINK_TOKENS + RECENT_TOKENS:  # before that nothing is compressed
             divergences.append(mx.mean(divergence).item())
@@ -81,21 +78,21 @@ def measure(model: nn.Module, token_ids: Sequence[int], verdict: Verdict) -> Mea
     )
 
 
-def _escalate(model: nn.Module, token_ids: list[int], verdict: Verdict) -> Measured:
-    if not verdict.num_compressed_layers:
-        return Measured(verdict, 0.0, (0.0,) * len(verdict.layers))
-    first = measure(model, token_ids, verdict)
-    tried = [first]
-    for candidate in (_without_outliers(first), _with_eight_bit_keys(verdict)):
-        if tried[-1].kld <= MAX_KLD:
-            return tried[-1]
-        log.warning("kv format too far off: kld %.4f; trying another", tried[-1].kld)
-        if candidate.num_compressed_layers:
-            tried.append(measure(model, token_ids, candidate))
-    if tried[-1].kld <= MAX_KLD:
-        return tried[-1]
-    why = f"self-test: KLD {tried[-1].kld:.3f} above {MAX_KLD}"
-    return replace(tried[-1], verdict=_all_exact(verdict, why))
+def _escalate(model: nn.Module, token_ids: list[int], mode: str, chunk: int) -> Outcome:
+    verdict = model_verdict(model, mode)
+    first = measure(model, token_ids, verdict, chunk)
+    if first.kld <= MAX_KLD:
+        return Outcome(first, passed=True)
+    log.warning("kv %s is too far off: kld %.4f; trying without some layers", mode, first.kld)
+    without = _without_outliers(first)
+    if 0 < without.num_compressed_layers < verdict.num_compressed_layers:
+        second = measure(model, token_ids, without, chunk)
+        if second.kld <= MAX_KLD:
+            return Outcome(second, passed=True)
+    if mode == K8V3.name:
+        return Outcome(first, passed=False)
+    eight = measure(model, token_ids, _with_eight_bit_keys(verdict), chunk)
+    return Outcome(first, passed=False, better=eight if eight.kld <= MAX_KLD else None)
 
 
 def _without_outliers(measured: Measured) -> Verdict:
@@ -120,15 +117,6 @@ def _with_eight_bit_keys(verdict: Verdict) -> Verdict:
     )
 
 
-def _all_exact(verdict: Verdict, why: str) -> Verdict:
-    return Verdict(
-        tuple(
-            layer if layer.format is None else LayerVerdict(layer.index, None, why)
-            for layer in verdict.layers
-        )
-    )
-
-
 class _Probe:
     """A backend that also computes every attention exactly, and adds up the difference."""
 
@@ -140,7 +128,7 @@ class _Probe:
         self._sums: dict[int, tuple[mx.array, mx.array]] = {}
 
     def attend(self, kv: SequenceKV, queries: mx.array, scale: float) -> mx.array:
-        fresh = slice(kv.num_exact - queries.shape[1], kv.num_exact)
+        fresh = slice(kv.num_exact - queries.shape[-2], kv.num_exact)
         shadow = self._shadows.setdefault(id(kv), SequenceKV(kv.codec))
         shadow.append(kv.exact_keys[:, fresh], kv.exact_values[:, fresh])
         out = self._inner.attend(kv, queries, scale)
@@ -163,36 +151,3 @@ def _divergence(exact: mx.array, turbo: mx.array) -> mx.array:
     exact, turbo = (x.astype(mx.float32) for x in (exact, turbo))
     exact, turbo = (x - mx.logsumexp(x, -1, keepdims=True) for x in (exact, turbo))
     return mx.sum(mx.exp(exact) * (exact - turbo), -1)
-
-
-def _read(record: Path, mode: str) -> Measured | None:
-    try:
-        kept = json.loads(record.read_text())
-        if (kept["version"], kept["mode"]) != (_RECORD_VERSION, mode):
-            return None
-        layers = tuple(
-            LayerVerdict(i, parse_format(one["format"]) if one["format"] else None, one["reason"])
-            for i, one in enumerate(kept["layers"])
-        )
-        return Measured(Verdict(layers), kept["kld"], tuple(one["error"] for one in kept["layers"]))
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):
-        log.warning("ignoring the damaged kv self-test record %s", record)
-        return None
-
-
-def _write(record: Path, mode: str, measured: Measured) -> None:
-    layers = [
-        {
-            "format": None if layer.format is None else layer.format.name,
-            "reason": layer.reason,
-            "error": error,
-        }
-        for layer, error in zip(measured.verdict.layers, measured.layer_errors, strict=True)
-    ]
-    text = {"version": _RECORD_VERSION, "mode": mode, "kld": measured.kld, "layers": layers}
-    record.parent.mkdir(parents=True, exist_ok=True)
-    half = record.with_suffix(".tmp")
-    half.write_text(json.dumps(text, indent=1))
-    half.replace(record)

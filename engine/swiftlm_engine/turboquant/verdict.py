@@ -65,8 +65,10 @@ def text_config(config: Config) -> Config:
 
 
 def head_dim(config: Config) -> int:
+    """The head size of the full-attention layers; in Gemma 4 those are wider than the others."""
     text = text_config(config)
-    return int(text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"])
+    stated = text.get("global_head_dim") or text.get("head_dim")
+    return int(stated or text["hidden_size"] // text["num_attention_heads"])
 
 
 def head_dim_reason(dim: int) -> str:

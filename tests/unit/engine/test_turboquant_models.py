@@ -7,6 +7,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm import load
 from mlx_lm.generate import BatchGenerator, generate_step
+from mlx_lm.models import gemma4
 from mlx_lm.models.cache import make_prompt_cache
 from tiny_models import make_model
 
@@ -178,6 +179,52 @@ def test_what_cannot_be_compressed_is_named(extra: dict, word: str):
     verdict = decide(CONFIG | extra, "k4v3")
     assert verdict.num_compressed_layers == 0
     assert word in verdict.lines()[0]
+
+
+def test_full_layers_with_wider_heads_are_compressed_at_their_own_size():
+    args = gemma4.ModelArgs(text_config=WIDE_FULL_LAYERS, vocab_size=300)
+    model = gemma4.Model(args)
+    turboquant.install(model)
+    made = turboquant.make_caches(model, "k8v3")
+    turbo = [isinstance(c, turboquant.TurboKVCache) for c in made.caches]
+    assert turbo == [False, True, False, True]
+    tokens = mx.array([[t % 300 for t in PROMPT]])
+    for start in range(0, len(PROMPT), 40):
+        fed = tokens[:, start : start + 40]
+        mx.eval(model(fed, cache=made.caches), [c.state for c in made.caches])
+    assert {c.kv.codec.head_dim for c in made.caches if hasattr(c, "kv")} == {64}
+    assert compressed(made) == [128, 128]
+    exact = model(tokens, cache=make_prompt_cache(model))[0, -1]
+    trimmed = model(tokens[:, -1:], cache=_without_last(made.caches))[0, -1]
+    assert mx.max(mx.abs(exact - trimmed)).item() < 0.1 * mx.max(mx.abs(exact)).item()
+
+
+WIDE_FULL_LAYERS = {
+    "model_type": "gemma4_text", "hidden_size": 64, "num_hidden_layers": 4,
+    "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+    "global_head_dim": 64, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+    "num_kv_shared_layers": 0, "sliding_window": 256, "sliding_window_pattern": 2,
+    "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 300,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}  # fmt: skip
+
+
+def _without_last(caches: list) -> list:
+    for cache in caches:
+        cache.trim(1)
+    return caches
+
+
+@pytest.mark.parametrize(("layers", "full", "heads"), [(30, 5, 2), (60, 10, 4)])
+def test_published_gemma_4_keeps_wide_heads_compressed(layers: int, full: int, heads: int):
+    text = CONFIG | {
+        "model_type": "gemma4_text", "num_hidden_layers": layers, "head_dim": 256,
+        "global_head_dim": 512, "num_global_key_value_heads": heads, "num_kv_shared_layers": 0,
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * (layers // 6),
+    }  # fmt: skip
+    config = {"model_type": "gemma4", "text_config": text}
+    assert head_dim(config) == 512
+    assert decide(config, "k4v3").num_compressed_layers == full
 
 
 def test_verdict_reads_the_language_part_of_a_nested_config():

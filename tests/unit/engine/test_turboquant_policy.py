@@ -42,54 +42,82 @@ def test_measurement_names_an_error_for_every_compressed_layer(llama):
     assert max(finer.layer_errors) < max(measured.layer_errors)
 
 
-def test_accepted_mode_is_kept_for_all_layers(llama, tmp_path: Path, monkeypatch):
+def test_accepted_mode_is_kept_for_all_layers(llama, monkeypatch):
     monkeypatch.setattr(policy, "MAX_KLD", 10.0)
-    measured = policy.self_test(llama, TEXT, "k4v3", tmp_path, "weights")
-    assert [v.format for v in measured.verdict.layers] == [K4V3] * 3
-    made = turboquant.make_caches(llama, "k4v3", measured.verdict)
+    outcome = policy.self_test(llama, TEXT, "k4v3", None)
+    assert outcome.passed
+    assert [v.format for v in outcome.measured.verdict.layers] == [K4V3] * 3
+    made = turboquant.make_caches(llama, "k4v3", outcome.measured.verdict)
     assert all(isinstance(c, turboquant.TurboKVCache) for c in made.caches)
 
 
-def test_layer_that_sticks_out_goes_back_to_exact_kv(spoiled, tmp_path: Path, monkeypatch):
+def test_layer_that_sticks_out_goes_back_to_exact_kv(spoiled, monkeypatch):
     first = policy.measure(spoiled, TEXT, model_verdict(spoiled, "k4v3"))
     assert max(first.layer_errors) == first.layer_errors[1]
+    assert 1 in first.worst_layers(1)
     monkeypatch.setattr(policy, "_STICKS_OUT", 1.01)
     without = policy._without_outliers(first)
     limit = (policy.measure(spoiled, TEXT, without).kld + first.kld) / 2
     monkeypatch.setattr(policy, "MAX_KLD", limit)
-    measured = policy.self_test(spoiled, TEXT, "k4v3", tmp_path, "weights")
-    assert measured.verdict == without
-    assert "self-test" in measured.verdict.layers[1].reason
+    outcome = policy.self_test(spoiled, TEXT, "k4v3", None)
+    assert outcome.passed
+    assert outcome.measured.verdict == without
+    assert "self-test" in without.layers[1].reason
 
 
-def test_hopeless_mode_keeps_exact_kv_and_says_so(llama, tmp_path: Path, monkeypatch):
+def test_hopeless_mode_fails_with_nothing_better(llama, monkeypatch):
     monkeypatch.setattr(policy, "MAX_KLD", -1.0)
-    measured = policy.self_test(llama, TEXT, "k4v3", tmp_path, "weights")
-    assert measured.verdict.num_compressed_layers == 0
-    assert all("KLD" in v.reason for v in measured.verdict.layers)
+    outcome = policy.self_test(llama, TEXT, "k4v3", None)
+    assert not outcome.passed
+    assert outcome.better is None
+    assert outcome.measured.kld > 0
 
 
-def test_eight_bit_keys_are_tried_before_giving_up(llama, tmp_path: Path, monkeypatch):
+def test_model_whose_logits_are_not_numbers_fails(llama, monkeypatch):
+    monkeypatch.setattr(policy, "_divergence", lambda *_: mx.array([[float("nan")]]))
+    assert not policy.self_test(llama, TEXT, "k8v3", None).passed
+
+
+def test_eight_bit_keys_that_pass_are_named_and_not_taken(llama, monkeypatch):
     eight = policy.measure(llama, TEXT, policy._with_eight_bit_keys(model_verdict(llama, "k4v3")))
     monkeypatch.setattr(policy, "MAX_KLD", eight.kld * 1.001)
     monkeypatch.setattr(policy, "_STICKS_OUT", 100.0)
-    measured = policy.self_test(llama, TEXT, "k4v3", tmp_path, "weights")
-    assert {v.format for v in measured.verdict.layers} == {K8V3}
+    outcome = policy.self_test(llama, TEXT, "k4v3", None)
+    assert not outcome.passed
+    assert {v.format for v in outcome.measured.verdict.layers} == {K4V3}
+    assert {v.format for v in outcome.better.verdict.layers} == {K8V3}
 
 
-def test_outcome_is_remembered_by_weights_and_mode(llama, tmp_path: Path, monkeypatch):
-    measured = policy.self_test(llama, TEXT, "k4v3", tmp_path, "weights")
+@pytest.mark.parametrize("limit", [10.0, -1.0])
+def test_outcome_is_remembered_whole(llama, tmp_path: Path, monkeypatch, limit: float):
+    monkeypatch.setattr(policy, "MAX_KLD", limit)
+    record = tmp_path / "new" / "weights-k4v3.json"
+    outcome = policy.self_test(llama, TEXT, "k4v3", record)
     monkeypatch.setattr(policy, "measure", lambda *_: pytest.fail("measured again"))
-    assert policy.self_test(llama, TEXT, "k4v3", tmp_path, "weights") == measured
-    kept = json.loads((tmp_path / "weights-k4v3.json").read_text())
-    assert kept["mode"] == "k4v3"
+    assert policy.self_test(llama, TEXT, "k4v3", record) == outcome
+    assert [path.name for path in record.parent.iterdir()] == [record.name]
 
 
-@pytest.mark.parametrize("damage", ["", "{}", "[1]", '{"version": 1, "mode": "k4v3"}'])
-def test_damaged_record_is_measured_again(llama, tmp_path: Path, damage: str):
-    (tmp_path / "weights-k4v3.json").write_text(damage)
-    measured = policy.self_test(llama, TEXT, "k4v3", tmp_path, "weights")
-    assert measured.kld > 0
+@pytest.mark.parametrize(
+    "damage",
+    ["", "{}", "[1]", '{"version": 2, "mode": "k4v3"}', '{"version": 1, "mode": "k4v3"}', None],
+)
+def test_damaged_record_is_measured_again(llama, tmp_path: Path, damage: str | None):
+    record = tmp_path / "record.json"
+    if damage is not None:
+        record.write_text(damage)
+    else:
+        policy.self_test(llama, TEXT, "k4v3", record)
+        kept = json.loads(record.read_text())
+        kept["measured"]["layers"][0]["format"] = "k9v9"
+        record.write_text(json.dumps(kept))
+    assert policy.self_test(llama, TEXT, "k4v3", record).measured.kld > 0
+
+
+def test_folder_that_cannot_be_written_costs_no_load(llama, tmp_path: Path):
+    (tmp_path / "file").write_text("no folder")
+    outcome = policy.self_test(llama, TEXT, "k4v3", tmp_path / "file" / "record.json")
+    assert outcome.measured.kld > 0
 
 
 def test_text_shorter_than_the_exact_zone_measures_nothing(llama):

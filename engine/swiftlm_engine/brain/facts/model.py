@@ -99,12 +99,14 @@ class ModelFacts:
         generated: int = 0,
         kv: KvFormat = KvFormat.FP16,
         dtype: str | None = None,
+        exact_layers: frozenset[int] = frozenset(),
     ) -> int:
-        """KV and state of one sequence after `prompt` and `generated` tokens."""
+        """KV and state of one sequence after `prompt` and `generated` tokens; `exact_layers` stay
+        uncompressed whatever `kv` is."""
         size = self.itemsize(dtype)
         return self.state_bytes(dtype) + sum(
-            store_bytes(store, kv, size, prompt, generated)
-            for layer in self.layers
+            store_bytes(store, KvFormat.FP16 if i in exact_layers else kv, size, prompt, generated)
+            for i, layer in enumerate(self.layers)
             for store in layer.stores
         )
 
