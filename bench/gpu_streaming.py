@@ -4,9 +4,10 @@
 
 Writes a random 4-bit checkpoint with the shapes of Qwen3-30B-A3B (fewer layers) into DIR, measures
 its disk at the size of one expert, then decodes with all experts in memory and with slots for 100,
-50 and 25 % of them, cold (nothing stays in the page cache) and warm. The roofline of a row is the
-resident model's time or that of the missed bytes at the disk's speed, whichever is longer. Random
-routers ask for experts evenly: trained ones miss less. Leaves with 1 if a result was wrong.
+50 and 25 % of them, cold (nothing stays in the page cache) and warm, and with whole layers read for
+every token. The roofline of a row is the resident model's time or that of the missed bytes at the
+disk's speed, whichever is longer. Random routers ask for experts evenly: trained ones miss less.
+Leaves with 1 if a result was wrong.
 Needs mlx with its CUDA back end and mlx-lm; about three minutes. `--tiny` tries it on a CPU.
 """
 
@@ -32,7 +33,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
 from swiftlm_engine.streaming.install import install
-from swiftlm_engine.streaming.report import NoCache, StreamingReport, StreamOptions
+from swiftlm_engine.streaming.report import NoCache, StreamingReport, StreamMode, StreamOptions
 from swiftlm_engine.streaming.table import read_headers
 
 MB = 1e6
@@ -198,21 +199,32 @@ def measure(folder: Path, config: dict[str, Any], tokens: int) -> tuple[list[dic
     show("resident", resident, 0.0)
     rows, wrong = [{"disk": disks, "record": record, "layers": layers}], 0
     rows.append({"what": "resident", "token_s": resident.token_s})
-    for share, nocache in ((100, True), (50, True), (25, True), (50, False), (25, False)):
-        options = StreamOptions(
-            experts * share // 100, nocache=NoCache.ON if nocache else NoCache.OFF
-        )
-        speed, logits = run(folder, options, tokens)
+    for name, options in ways(experts).items():
+        whole = options.mode is StreamMode.LAYERS
+        speed, logits = run(folder, options, min(tokens, 10) if whole else tokens)
         error = mx.abs(logits - wanted).max().item() / mx.abs(wanted).max().item()
         bad = not error < 2e-2
         wrong |= bad
-        name = f"{share} % {'cold' if nocache else 'warm'}"
         least = max(resident.token_s, speed.miss_bytes / best)
-        show(name, speed, least if nocache else 0.0, f"WRONG {error:.3g}" if bad else "")
+        cold = options.nocache is NoCache.ON
+        show(name, speed, least if cold else 0.0, f"WRONG {error:.3g}" if bad else "")
         rows.append({"what": name, "token_s": speed.token_s, "miss_bytes": speed.miss_bytes,
                      "hit_rate": speed.hit_rate, "roofline_s": least, "error": error})  # fmt: skip
     print("targets: cold ratio >= 0.7; 100 % >= 0.95 of resident")
     return rows, wrong
+
+
+def ways(experts: int) -> dict[str, StreamOptions]:
+    cold = {
+        f"{share} % cold": StreamOptions(experts * share // 100, nocache=NoCache.ON)
+        for share in (100, 50, 25)
+    }
+    warm = {
+        f"{share} % warm": StreamOptions(experts * share // 100, nocache=NoCache.OFF)
+        for share in (50, 25)
+    }
+    layers = StreamOptions(mode=StreamMode.LAYERS, nocache=NoCache.ON)
+    return cold | warm | {"layers cold": layers}
 
 
 def show(name: str, speed: Speed, least_s: float, note: str = "") -> None:
@@ -259,6 +271,7 @@ def run(folder: Path, options: StreamOptions | None, tokens: int) -> tuple[Speed
 def counted(report: StreamingReport | None) -> tuple[float, ...]:
     if report is None:
         return 0.0, 0.0, 0.0, 0.0
+    report.streamer.settle()
     counters, layers = report.streamer.counters, report.streamer.counters.layers.values()
     return (counters.bytes, sum(c.hits for c in layers), sum(c.wanted for c in layers),
             counters.sync_s)  # fmt: skip

@@ -1,4 +1,4 @@
-"""A router that was really trained: prompts of several domains read more than those of one.
+"""A router that was really trained: a prompt of another domain reads, one of the same does not.
 
 Needs a mixture of experts with trained domains in the folder that SWIFTLM_TRAINED_MOE names.
 """
@@ -25,10 +25,10 @@ def answer(engine, name, prompt):
     return engine.run(job)[0].content
 
 
-def test_crossing_domains_moves_the_counters_more_than_staying(tmp_path):
+def test_crossing_domains_moves_the_counters_and_staying_does_not(tmp_path):
     with EngineHarness(Path(FOLDER)) as engine:
         resident = [answer(engine, "p", PLAY), answer(engine, "c", CODE)]
-    with EngineHarness(Path(FOLDER), stream_experts="on", expert_slots=32) as engine:
+    with EngineHarness(Path(FOLDER), stream_experts="on", expert_slots=48) as engine:
         counters = engine.session.streaming
 
         def misses(name, prompt):
@@ -41,5 +41,6 @@ def test_crossing_domains_moves_the_counters_more_than_staying(tmp_path):
         other, crossing = misses("c", CODE)
         assert [first, other] == resident
         assert again == first
-        assert narrow < crossing
+        assert narrow == 0  # its experts are in memory by now
+        assert crossing > 20
         assert counters.to_json()["problems"] == []
