@@ -31,6 +31,7 @@ from swiftlmd.clock import Clock, SystemClock
 from swiftlmd.config.live import Changes, LiveConfiguration
 from swiftlmd.config.load import ConfigError
 from swiftlmd.config.settings import Settings
+from swiftlmd.disk_speeds import DiskSpeeds
 from swiftlmd.doctor import Doctor
 from swiftlmd.engines.engine import EngineLauncher
 from swiftlmd.engines.process import MAX_LOG_BYTES, shorten
@@ -98,7 +99,9 @@ class Daemon:
         self._governor = Governor(self._machine.measure_budget())
         self._store_options = from_settings(self._settings(), given.environ, Path.home())
         self._store = ModelStore(given.paths, self._store_options)
-        self._planner = BrainPlanner(given.paths, self._machine.limits)
+        self._planner = BrainPlanner(
+            given.paths, self._machine.limits, DiskSpeeds(given.paths.state / "disk-speeds.json")
+        )
         self._residency = Residency(
             clock=self._clock,
             store=self._store,

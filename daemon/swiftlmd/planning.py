@@ -27,6 +27,7 @@ from swiftlm_proto import messages as m
 from swiftlm_proto.paths import Paths
 from swiftlmd.config.settings import Settings
 from swiftlmd.config.values import size_bytes
+from swiftlmd.disk_speeds import DiskSpeeds, streamed_record_bytes
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.placement import Placement
 from swiftlmd.sampling_profile import sampling_profile
@@ -45,9 +46,10 @@ class LimitsReader(Protocol):
 class BrainPlanner:
     """Implements `placement.Planner`."""
 
-    def __init__(self, paths: Paths, limits: LimitsReader) -> None:
+    def __init__(self, paths: Paths, limits: LimitsReader, disks: DiskSpeeds) -> None:
         self._paths = paths
         self._limits = limits
+        self._disks = disks
         self._facts: dict[Path, tuple[tuple[int, ...], ModelFacts]] = {}
 
     async def place(
@@ -81,12 +83,17 @@ class BrainPlanner:
             plan=json.dumps(plan.to_json()),
             forced=plan.forced,
             price_request=plan.request_bytes,
+            environment=plan.environment,
             sampling=sampling,
         )
 
     def _plan(self, folder: Path, settings: Settings, limits: MachineLimits, force: bool) -> Plan:
         facts = self._read(folder)
-        return make_plan(facts, plan_request(settings, limits, force=force), limits)
+        request = plan_request(settings, limits, force=force)
+        plan = make_plan(facts, request, limits)
+        if plan.refused or not (record := streamed_record_bytes(plan)):
+            return plan
+        return make_plan(facts, request, self._disks.applied(limits, folder, record))
 
     def _read(self, folder: Path) -> ModelFacts:
         """The folder's facts, read again only when something in it changed."""
@@ -105,6 +112,7 @@ class BrainPlanner:
             parallel=plan.settings.parallel,
             prefill_chunk=plan.settings.prefill_chunk,
             kv=plan.settings.kv.value,
+            kv_auto=settings.engine_kv == "auto",
             prefix_cache_bytes=plan.engine.prefix_cache_bytes,
             prefix_cache_dir=str(self._paths.cache / "prefix") if disk else "",
             prefix_cache_dir_bytes=disk,
@@ -115,12 +123,13 @@ class BrainPlanner:
             wired_bytes=plan.engine.wired_bytes,
             draft=settings.engine_draft,
             gpu_layers=_ALL_LAYERS if plan.gpu_layers is None else plan.gpu_layers,
-            stream_experts="on" if plan.strategy is Strategy.STREAMED else "off",
+            stream_experts=_stream_mode(plan),
             expert_slots=plan.streaming.slots if plan.streaming else 0,
             resident_bytes=plan.engine.resident_bytes,
             top_k_experts=settings.engine_top_k_experts,
             ssd_nocache=settings.engine_ssd_nocache,
             ssd_prefetch=settings.engine_ssd_prefetch,
+            ssd_threads=plan.machine.speed.ssd_threads,
             template_kwargs=dict(settings.engine_template_kwargs),
             kv_budget_bytes=plan.engine.kv_budget_bytes,
             prefill_slice_ms=settings.engine_prefill_slice_ms,
@@ -144,6 +153,7 @@ def plan_request(settings: Settings, limits: MachineLimits, *, force: bool = Fal
         prefill_chunk=settings.engine_prefill_chunk or None,
         stream=Toggle(settings.engine_stream_experts),
         expert_slots=settings.engine_expert_slots or None,
+        top_k_experts=settings.engine_top_k_experts or None,
         gpu_layers=_gpu_layers(settings.engine_gpu_layers),
         prefix_cache_bytes=size_bytes(settings.engine_prefix_cache, ram),
         prefix_disk=prefix_disk_bytes(settings) > 0,
@@ -151,6 +161,12 @@ def plan_request(settings: Settings, limits: MachineLimits, *, force: bool = Fal
         wire=settings.engine_wire == "auto",
         force=force,
     )
+
+
+def _stream_mode(plan: Plan) -> str:
+    if plan.strategy is not Strategy.STREAMED:
+        return "off"
+    return "experts" if plan.layers is None else "layers"
 
 
 def prefix_disk_bytes(settings: Settings) -> int:

@@ -96,7 +96,9 @@ class EngineLauncher:
         self, placement: Placement, settings: Settings, on_progress: OnProgress
     ) -> Engine:
         """Starts a process and loads the model in it; raises ServiceError, leaving nothing."""
-        added = {**placement.environment, **settings.engine_environment}
+        # What the operator set, in the daemon's environment or in the file, wins over the plan.
+        planned = {k: v for k, v in placement.environment.items() if k not in self._environ}
+        added = planned | dict(settings.engine_environment)
         process = await spawn(
             [*self._command, "--log-level", settings.log_level],
             self._paths.engine_socket(next(self._numbers)),

@@ -2,7 +2,8 @@
 
 Health tells who answers (pid, start, instance) so that a stale process cannot pose as a new one,
 and turns red when an engine's steps have stopped: a port that answers with a dead loop behind it
-is down. Without a key, where keys are set, it says nothing about models.
+is down. A model that failed, or stream counters that contradict each other, degrade it. Without a
+key, where keys are set, it says nothing about models.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from swiftlm_proto import messages as m
+from swiftlmd.http import streaming
 from swiftlmd.http import web as companion
 from swiftlmd.http.metrics import CONTENT_TYPE
 from swiftlmd.http.parts import GUARD, PARTS
@@ -25,6 +27,7 @@ async def health(request: web.Request) -> web.Response:
     status = await parts.backend.status()
     wedged = _wedged(status, parts.options.wedged_after_s)
     failed = [model.model for model in status.models if model.state == State.FAILED]
+    failed += [model.model for model in status.models if streaming.degraded(model)]
     body: dict[str, Any] = {
         "status": "wedged" if wedged else "degraded" if failed else "ok",
         "state": status.state,
@@ -81,4 +84,5 @@ def _model(model: m.ModelStatus) -> dict[str, Any]:
         "footprint_bytes": model.footprint_bytes,
         "restarts": model.restarts,
         "error": model.error or None,
+        "streaming": streaming.summary(model),
     }

@@ -21,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from swiftlm_proto import messages as m
+from swiftlmd.http import streaming
 from swiftlmd.http.parts import Record
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -140,6 +141,7 @@ class _StatusCollector(Collector):
             for model in running:
                 counter.add_metric([model.model], read(_stats(model)))
             yield counter
+        yield from streaming.collect(running)
 
     def _loaded(self) -> Metric:
         loaded = GaugeMetricFamily(
