@@ -16,6 +16,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model, load_tokenizer
 
+from swiftlm_engine import partition
 from swiftlm_engine.device import Device
 from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.streaming.install import install
@@ -35,13 +36,19 @@ class LoadedWeights:
     dtype: str
     load_s: float
     streaming: StreamingReport | None = None
+    notes: tuple[str, ...] = ()  # where its layers compute, if not all in one place
 
 
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
 def load_weights(
-    folder: Path, dtype: str, device: Device, report: Report, stream: StreamOptions | None = None
+    folder: Path,
+    dtype: str,
+    device: Device,
+    report: Report,
+    stream: StreamOptions | None = None,
+    gpu_layers: int | None = None,
 ) -> LoadedWeights:
     """Raises `EngineFault(MODEL_BROKEN)` naming the file or tensor at fault."""
     started = time.monotonic()
@@ -58,6 +65,7 @@ def load_weights(
     streaming = None
     if stream is not None:  # before anything is evaluated: no bank of experts is read whole
         streaming = install(model, str(config.get("model_type", "")), folder, stream)
+    notes = _split(model, gpu_layers, stream)
     weight_bytes = _read_weights(model, report)
     return LoadedWeights(
         model,
@@ -67,7 +75,22 @@ def load_weights(
         _dtype_name(model),
         time.monotonic() - started,
         streaming,
+        notes,
     )
+
+
+def _split(model: Any, gpu_layers: int | None, stream: StreamOptions | None) -> tuple[str, ...]:
+    """On a machine without an accelerator both parts are the CPU's, on two of its streams."""
+    if gpu_layers is None:
+        return ()
+    if stream is not None:
+        raise EngineFault(
+            FaultKind.UNSUPPORTED,
+            "weights are read from disk for the accelerator only; load with --gpu-layers all, "
+            "or with --stream-experts off",
+            param="gpu_layers",
+        )
+    return (partition.install(model, gpu_layers, mx.new_stream(mx.cpu)),)
 
 
 def _set_dtype(model: Any, dtype: str, device: Device) -> None:

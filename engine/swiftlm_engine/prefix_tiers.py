@@ -25,6 +25,8 @@ def open_prefix_cache(
     if options.prefix_cache_dir is not None and options.prefix_cache_bytes:
         # KV of another device or number type is near enough to look right and not equal.
         kv_format = f"{kv.signature}/{device}"
+        if options.gpu_layers is not None:
+            kv_format += f":{options.gpu_layers}"
         ssd = _ssd_tier(options, kv, options.prefix_cache_dir, template, kv_format)
     return PrefixCache(kv.make, options.prefix_cache_bytes, ssd)
 

@@ -109,7 +109,9 @@ def open_session(
     folder_facts = _read_folder(options)
     _set_limits(options, device)
     stream_options = _stream_options(options, _policy_path(options, folder_facts))
-    weights = load_weights(options.folder, options.dtype, device, report, stream_options)
+    weights = load_weights(
+        options.folder, options.dtype, device, report, stream_options, options.gpu_layers
+    )
     report("warmup", 1.0, "first token")
     stream = mx.default_stream(mx.default_device())
     kv = choose_caches(weights, options, folder_facts, device, report)
@@ -225,7 +227,7 @@ def _facts(
         limits.parallel,
         limits.prefill_chunk,
         kv.facts.fingerprint,
-        kv.notes,
+        (*weights.notes, *kv.notes),
         kv.report(),
     )
 

@@ -63,7 +63,7 @@ def options(request: m.LoadRequest) -> EngineOptions:
         kv_budget_bytes=request.kv_budget_bytes,
         draft=request.draft,
         draft_tokens=request.draft_tokens,
-        gpu_layers=None if request.gpu_layers in (0, ALL_LAYERS) else request.gpu_layers,
+        gpu_layers=None if request.gpu_layers == ALL_LAYERS else request.gpu_layers,
         stream_experts=request.stream_experts,
         expert_slots=request.expert_slots,
         top_k_experts=request.top_k_experts,

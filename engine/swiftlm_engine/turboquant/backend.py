@@ -47,6 +47,25 @@ def exact_attention(kv: SequenceKV, queries: mx.array, scale: float) -> mx.array
     )[0]
 
 
+class DeviceBackend:
+    """The kernels where the GPU computes, plain ops in layers that were put on the CPU."""
+
+    def __init__(self, kernels: Backend) -> None:
+        self.key_order = kernels.key_order  # plain ops read any order
+        self._kernels = kernels
+        self._plain = PlainBackend()
+
+    def attend(self, kv: SequenceKV, queries: mx.array, scale: float) -> mx.array:
+        return self._here().attend(kv, queries, scale)
+
+    def encode(self, kv: SequenceKV, count: int) -> Pages:
+        return self._here().encode(kv, count)
+
+    def _here(self) -> Backend:
+        on_cpu = mx.default_device().type == mx.DeviceType.cpu
+        return self._plain if on_cpu else self._kernels
+
+
 @cache
 def default_backend() -> Backend:
     """The kernels of the GPU that MLX uses, plain ops on the CPU; one, as it holds the kernels."""
@@ -54,4 +73,5 @@ def default_backend() -> Backend:
         return PlainBackend()
     from swiftlm_engine.turboquant.kernels import launch  # it builds on this module
 
-    return launch.metal_backend() if mx.metal.is_available() else launch.cuda_backend()
+    kernels = launch.metal_backend() if mx.metal.is_available() else launch.cuda_backend()
+    return DeviceBackend(kernels)

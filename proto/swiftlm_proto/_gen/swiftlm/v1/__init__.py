@@ -17,6 +17,11 @@ __all__ = (
     "CacheReply",
     "CacheRequest",
     "CalibrateRequest",
+    "CalibrationEvent",
+    "CalibrationRun",
+    "CalibrationsReply",
+    "CalibrationsRequest",
+    "CalibrationsRequestAction",
     "CancelReply",
     "CancelRequest",
     "Chat",
@@ -133,6 +138,14 @@ if TYPE_CHECKING:
 
 _COMPILER_VERSION = "0.10.1"
 betterproto2.check_compiler_version(_COMPILER_VERSION)
+
+
+class CalibrationsRequestAction(betterproto2.Enum):
+    SHOW = 0
+
+    EDIT = 1
+
+    CLEAR = 2
 
 
 class FaultKind(betterproto2.Enum):
@@ -389,6 +402,69 @@ class CalibrateRequest(betterproto2.Message):
 
 
 default_message_pool.register_message("swiftlm.v1", "CalibrateRequest", CalibrateRequest)
+
+
+@dataclass(eq=False, repr=False)
+class CalibrationEvent(betterproto2.Message):
+    """
+    Ends in `record` (JSON of brain/calibration) or `fault`.
+    """
+
+    fraction: "float" = betterproto2.field(1, betterproto2.TYPE_FLOAT)
+
+    detail: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+    record: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+
+    fault: "Fault | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "CalibrationEvent", CalibrationEvent)
+
+
+@dataclass(eq=False, repr=False)
+class CalibrationRun(betterproto2.Message):
+    full: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
+
+
+default_message_pool.register_message("swiftlm.v1", "CalibrationRun", CalibrationRun)
+
+
+@dataclass(eq=False, repr=False)
+class CalibrationsReply(betterproto2.Message):
+    records: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    cleared: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
+
+    fault: "Fault | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "CalibrationsReply", CalibrationsReply)
+
+
+@dataclass(eq=False, repr=False)
+class CalibrationsRequest(betterproto2.Message):
+    """
+    What was measured of a model, or of all of them ("").
+    """
+
+    model: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    action: "CalibrationsRequestAction" = betterproto2.field(
+        2, betterproto2.TYPE_ENUM, default_factory=lambda: CalibrationsRequestAction(0)
+    )
+
+    choices: "dict[str, int]" = betterproto2.field(
+        3,
+        betterproto2.TYPE_MAP,
+        map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_UINT64),
+    )
+    """
+    with EDIT: prefill_chunk, parallel, buffer_cache_bytes, kv_threshold
+    """
+
+
+default_message_pool.register_message("swiftlm.v1", "CalibrationsRequest", CalibrationsRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -1218,6 +1294,9 @@ class LoadOptions(betterproto2.Message):
     dtype: "str | None" = betterproto2.field(5, betterproto2.TYPE_STRING, optional=True)
 
     gpu_layers: "int | None" = betterproto2.field(6, betterproto2.TYPE_UINT32, optional=True)
+    """
+    0xffffffff = all, 0xfffffffe = auto
+    """
 
     stream_experts: "str | None" = betterproto2.field(7, betterproto2.TYPE_STRING, optional=True)
 
@@ -1312,9 +1391,9 @@ class LoadRequest(betterproto2.Message):
     folder of a draft model, or "" or "ngram"
     """
 
-    gpu_layers: "int" = betterproto2.field(16, betterproto2.TYPE_UINT32)
+    gpu_layers: "int | None" = betterproto2.field(16, betterproto2.TYPE_UINT32, optional=True)
     """
-    first N layers on the accelerator; 0xffffffff = all
+    First N layers on the accelerator, the others on the CPU; absent or 0xffffffff = all.
     """
 
     stream_experts: "str" = betterproto2.field(17, betterproto2.TYPE_STRING)
@@ -1348,7 +1427,7 @@ class LoadRequest(betterproto2.Message):
 
     kv_budget_bytes: "int" = betterproto2.field(22, betterproto2.TYPE_UINT64)
     """
-    KV + scratch of all sequences; 0 = unlimited
+    KV of all sequences (scratch is set aside beside it); 0 = unlimited
     """
 
     prefill_slice_ms: "int" = betterproto2.field(23, betterproto2.TYPE_UINT32)
@@ -2507,6 +2586,24 @@ class AdminStub(betterproto2_grpclib.ServiceStub):
         ):
             yield response
 
+    async def calibrations(
+        self,
+        message: "CalibrationsRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "CalibrationsReply":
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Admin/Calibrations",
+            message,
+            CalibrationsReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
     async def doctor(
         self,
         message: "DoctorRequest | None" = None,
@@ -2689,6 +2786,28 @@ class EngineStub(betterproto2_grpclib.ServiceStub):
             deadline=deadline,
             metadata=metadata,
         )
+
+    async def calibrate(
+        self,
+        message: "CalibrationRun",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "AsyncIterator[CalibrationEvent]":
+        """
+        Measures the loaded model while nothing runs. A request that arrives ends it with a BUSY fault.
+        """
+
+        async for response in self._unary_stream(
+            "/swiftlm.v1.Engine/Calibrate",
+            message,
+            CalibrationEvent,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        ):
+            yield response
 
     async def shutdown(
         self,
@@ -2951,6 +3070,10 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
         yield OperationEvent()
 
+    async def calibrations(self, message: "CalibrationsRequest") -> "CalibrationsReply":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
     async def doctor(self, message: "DoctorRequest") -> "DoctorReply":
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
@@ -3115,6 +3238,14 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
             request,
         )
 
+    async def __rpc_calibrations(
+        self, stream: "grpclib.server.Stream[CalibrationsRequest, CalibrationsReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.calibrations(request)
+        await stream.send_message(response)
+
     async def __rpc_doctor(
         self, stream: "grpclib.server.Stream[DoctorRequest, DoctorReply]"
     ) -> None:
@@ -3233,6 +3364,12 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
                 CalibrateRequest,
                 OperationEvent,
             ),
+            "/swiftlm.v1.Admin/Calibrations": grpclib.const.Handler(
+                self.__rpc_calibrations,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                CalibrationsRequest,
+                CalibrationsReply,
+            ),
             "/swiftlm.v1.Admin/Doctor": grpclib.const.Handler(
                 self.__rpc_doctor,
                 grpclib.const.Cardinality.UNARY_UNARY,
@@ -3286,6 +3423,14 @@ class EngineBase(betterproto2_grpclib.ServiceBase):
     async def cache(self, message: "CacheRequest") -> "CacheReply":
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def calibrate(self, message: "CalibrationRun") -> "AsyncIterator[CalibrationEvent]":
+        """
+        Measures the loaded model while nothing runs. A request that arrives ends it with a BUSY fault.
+        """
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+        yield CalibrationEvent()
 
     async def shutdown(self, message: "EngineShutdownRequest") -> "EngineShutdownReply":
         """
@@ -3351,6 +3496,17 @@ class EngineBase(betterproto2_grpclib.ServiceBase):
         response = await self.cache(request)
         await stream.send_message(response)
 
+    async def __rpc_calibrate(
+        self, stream: "grpclib.server.Stream[CalibrationRun, CalibrationEvent]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        await self._call_rpc_handler_server_stream(
+            self.calibrate,
+            stream,
+            request,
+        )
+
     async def __rpc_shutdown(
         self, stream: "grpclib.server.Stream[EngineShutdownRequest, EngineShutdownReply]"
     ) -> None:
@@ -3408,6 +3564,12 @@ class EngineBase(betterproto2_grpclib.ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 CacheRequest,
                 CacheReply,
+            ),
+            "/swiftlm.v1.Engine/Calibrate": grpclib.const.Handler(
+                self.__rpc_calibrate,
+                grpclib.const.Cardinality.UNARY_STREAM,
+                CalibrationRun,
+                CalibrationEvent,
             ),
             "/swiftlm.v1.Engine/Shutdown": grpclib.const.Handler(
                 self.__rpc_shutdown,
