@@ -9,8 +9,13 @@ import pytest
 from engine_harness import EngineHarness
 from tiny_models import make_model
 
+from swiftlm_engine.brain.facts import read_model
+from swiftlm_engine.brain.plan.layer_streaming import layer_sizes, place_layers
+from swiftlm_engine.device import Device
 from swiftlm_engine.generation import EndReason, EngineFault, GenerateJob
+from swiftlm_engine.loader import load_weights
 from swiftlm_engine.sampling.settings import SamplingSettings
+from swiftlm_engine.streaming.report import StreamMode, StreamOptions
 
 GREEDY = SamplingSettings(temperature=0.0)
 PROMPT = "the quick brown fox jumps over the lazy dog " * 3
@@ -68,6 +73,21 @@ def test_memory_holds_two_layers_and_what_the_budget_gives(tmp_path):
         assert engine.session.facts.weight_bytes == budget
         engine.run(job())
         assert report.to_json()["problems"] == []
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_engine_streams_the_layers_that_the_plan_says(name, tmp_path):
+    folder = make_model(name, tmp_path, num_hidden_layers=8)
+    weights = read_model(folder).weights
+    sizes = layer_sizes(read_model(folder), 4)
+    shared = weights.resident_bytes(4) - sum(size.bytes for size in sizes)
+    for room in (0, sum(size.bytes for size in sizes) * 3 // 4):
+        placed = place_layers(sizes, room)
+        budget = shared + placed.held_bytes
+        options = StreamOptions(resident_bytes=budget, mode=StreamMode.LAYERS)
+        loaded = load_weights(folder, "", Device.CPU, lambda *_: None, options)
+        assert loaded.streaming.streamed_layers == len(placed.streamed)
+        assert loaded.weight_bytes == pytest.approx(budget, rel=0.02)
 
 
 def test_budget_below_two_layers_is_refused_before_anything_is_read(tmp_path):
