@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import mlx.core as mx
 import pytest
@@ -14,6 +15,7 @@ from swiftlm_engine.device import Device
 from swiftlm_engine.generation import EngineFault
 from swiftlm_engine.loader import load_weights
 from swiftlm_engine.streaming.report import NoCache, StreamOptions
+from swiftlm_engine.streaming.table import read_headers
 
 NUM_EXPERTS, TOP_K = 6, 2
 _QWEN = CONFIGS["qwen3_moe"]
@@ -125,12 +127,31 @@ def test_reading_ahead_is_refused_where_the_router_is_unknown(tmp_path):
         load(write("gemma4_text", tmp_path), StreamOptions(4, prefetch=True))
 
 
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the page cache cannot be asked")
 @pytest.mark.parametrize("nocache", [NoCache.ON, NoCache.OFF])
 def test_page_cache_keeps_what_was_read_unless_told_not_to(nocache, tmp_path):
     folder = write("qwen3_moe", tmp_path)
+    bits = decode(load(folder).model)
+    fd = os.open(folder / "model.safetensors", os.O_RDWR)
+    os.fsync(fd)  # dirty pages stay whatever is asked
     streamed = load(folder, StreamOptions(2, nocache=nocache))
-    assert mx.array_equal(decode(streamed.model), decode(load(folder).model))
+    assert mx.array_equal(decode(streamed.model), bits)
     assert streamed.streaming.to_json()["nocache"] is (nocache is NoCache.ON)
+    experts = read_headers(folder)["model.layers.0.mlp.switch_mlp.gate_proj.weight"]
+    kept = [is_cached(fd, at) for at in range(0, experts.offset + experts.num_bytes, 4096)]
+    first = experts.offset // 4096 + 1
+    os.close(fd)
+    if nocache is NoCache.ON:
+        assert not all(kept[first:])
+    else:  # the system may need a page for something else
+        assert sum(kept[first:]) > 0.9 * len(kept[first:])
+
+
+def is_cached(fd, offset):
+    try:
+        return os.preadv(fd, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+    except BlockingIOError:
+        return False
 
 
 def test_fewer_experts_per_token_are_used_only_when_asked_for(tmp_path):

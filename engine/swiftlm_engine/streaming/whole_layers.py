@@ -27,7 +27,6 @@ from swiftlm_engine.streaming.report import StreamingReport, StreamMode, StreamO
 from swiftlm_engine.streaming.streamer import Streamer
 from swiftlm_engine.streaming.table import TableError, read_headers
 
-
 # The plan takes all of a layer to pass through; what the model changes on the way in does not.
 SLACK = 1.05
 
