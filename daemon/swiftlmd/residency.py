@@ -240,6 +240,8 @@ class Residency:
             resident.pinned = stored.name in chosen.models_pinned
             self._residents[stored.name] = resident
         elif resident.failed:
+            if chosen.load_options() != resident.settings.load_options():
+                resident.fault = None  # what failed was something else
             resident.stored, resident.settings = stored, chosen
         return resident
 

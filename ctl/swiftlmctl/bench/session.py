@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from swiftlmctl import client
 from swiftlmctl.bench.endpoint import Endpoint, Reply
 from swiftlmctl.bench.figures import Figure
 from swiftlmctl.bench.sense import complaint
+
+_REPORT_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Session:
         client.call(verb)
 
     def memory(self) -> MemoryUse:
-        """As of the engine's last report, about a second old."""
+        time.sleep(_REPORT_S)  # the engine reports once a second
         status = find_model(self.endpoint.model)
         stats = status.stats or m.EngineStats()
         return MemoryUse(

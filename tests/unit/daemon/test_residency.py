@@ -318,6 +318,17 @@ async def test_a_model_that_failed_is_looked_up_again_before_the_next_try(world:
     assert resident.priced_bytes == 3 * GB
 
 
+async def test_a_load_that_failed_as_asked_does_not_keep_requests_from_the_configured_one(
+    world: World,
+) -> None:
+    world.launcher.faults.append(ServiceError(Kind.INVALID, "kv k4v3 failed its self-test"))
+    with pytest.raises(ServiceError):
+        async for _ in world.residency.load("a", Settings(engine_kv="k4v3")):
+            pass
+    await world.use("a")
+    assert world.loaded() == {"a"}
+
+
 async def test_unload_reports_what_the_kernel_counted_and_the_process_is_gone(
     world: World,
 ) -> None:
