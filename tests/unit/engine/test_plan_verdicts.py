@@ -163,6 +163,7 @@ def test_other_models_take_from_every_limit_but_what_is_reclaimable(
     assert limits["reclaimable now"] == 20 * GIB
     assert beside.fixes == (
         "unload other models, which hold 12.9 GB (`swiftlmctl ps`, `unload NAME`)",
+        "--gpu-layers auto",
     )
 
 
@@ -289,24 +290,6 @@ def test_predictions_hold_the_published_speeds(moe: facts.ModelFacts) -> None:
     assert resident.low < 75 < resident.high
 
 
-def test_layers_on_the_cpu_are_explicit_and_their_price_is_said(dense: facts.ModelFacts) -> None:
-    split = plan.make_plan(dense, PlanRequest(context=4096, gpu_layers=16), M4_24)
-    whole = plan.make_plan(dense, PlanRequest(context=4096), M4_24)
-    assert split.strategy is Strategy.PARTITIONED
-    assert split.speed.decode.high < whole.speed.decode.high / 5
-    assert any("20 to 55 times slower" in warning for warning in split.warnings)
-
-
-def test_auto_uses_cpu_layers_only_when_nothing_else_fits(dense: facts.ModelFacts) -> None:
-    roomy = plan.make_plan(dense, PlanRequest(gpu_layers=-1), M4_24)
-    tight = plan.make_plan(dense, PlanRequest(gpu_layers=-1), mac(32, 4.0))
-    assert roomy.strategy is Strategy.RESIDENT
-    assert tight.strategy is Strategy.PARTITIONED
-    assert tight.gpu_layers is not None
-    assert 0 < tight.gpu_layers < 32
-    assert f"{tight.gpu_layers} of 32 layers on the accelerator" in tight.reductions
-
-
 def test_request_costs_kv_to_its_end_and_the_scratch_of_its_prompt(
     dense: facts.ModelFacts,
 ) -> None:
@@ -374,7 +357,6 @@ def test_plan_is_plain_json(moe: facts.ModelFacts) -> None:
         (PlanRequest(kv="q4_0"), "choose from auto, turbo, fp16"),
         (PlanRequest(prefill_chunk=-1), "prefill chunk -1"),
         (PlanRequest(budget_bytes=-1), "memory budget -1"),
-        (PlanRequest(gpu_layers=33), "the model has 32"),
         (PlanRequest(dtype="int8"), "dtype 'int8'"),
     ],
 )

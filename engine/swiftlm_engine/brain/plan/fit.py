@@ -10,6 +10,7 @@ from swiftlm_engine.brain.ledger import EntryKind
 
 from .layer_streaming import LayerPlacement, layer_sizes, place_layers
 from .machine import Accelerator, Covers, Limit, MachineLimits
+from .partition import split_need
 from .request import (
     AUTO_PARALLEL,
     MIN_CONTEXT,
@@ -66,12 +67,12 @@ class Fitter:
         settings = self._smallest_settings()
         if self.request.context is None:
             settings = replace(settings, context=min(settings.context, MIN_CONTEXT))
+        if self._fixed_split():
+            return self._split(settings, self.request.gpu_layers or 0)
         if self._may_stream():
             return self._streamed(settings)
         if self._may_stream_layers():
             return self._streamed_layers(settings)
-        if self._fixed_split():
-            return self._split(settings, self.request.gpu_layers or 0)
         return self._resident(settings)
 
     def headroom(self, need: Need) -> tuple[Limit, int]:
@@ -100,7 +101,7 @@ class Fitter:
         elif self._may_stream_layers():
             yield from self._streamed_layers_candidates(ladder)
             yield from self._shorter(self._streamed_layers, MIN_CONTEXT)
-        elif self.request.gpu_layers == -1:
+        if self.request.gpu_layers == -1 and self.machine.accelerator is not Accelerator.CPU:
             yield from self._fewer_gpu_layers()
 
     def _streamed_candidates(self, ladder: list[Settings]) -> Iterator[Candidate]:
@@ -172,9 +173,8 @@ class Fitter:
         return Candidate(Strategy.RESIDENT, settings, need)
 
     def _split(self, settings: Settings, layers: int) -> Candidate:
-        need = resident_need(
-            self.facts, settings, self.request, self.machine, self.measured, gpu_layers=layers
-        )
+        need = self._resident(settings).need
+        need = split_need(need, self.facts, settings, self.request, self.machine, layers)
         return Candidate(Strategy.PARTITIONED, settings, need, gpu_layers=layers)
 
     def _streamed(self, settings: Settings) -> Candidate:

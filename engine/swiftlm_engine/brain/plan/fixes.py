@@ -18,7 +18,10 @@ _LEAST_CONTEXT = 512
 
 def fixes(fitter: Fitter, refused: Candidate) -> tuple[str, ...]:
     """Flags or acts, each of which alone makes the model fit; empty if nothing here does."""
-    return tuple(_single_changes(fitter, refused)) or tuple(_all_together(fitter, refused))
+    found = tuple(_single_changes(fitter, refused)) or tuple(_all_together(fitter, refused))
+    slow = replace(fitter.request, gpu_layers=-1)  # the dearest way out, so the last
+    split = fitter.request.gpu_layers is None and _fits(fitter, slow)
+    return (*found, "--gpu-layers auto") if split else found
 
 
 def _single_changes(fitter: Fitter, refused: Candidate) -> Iterator[str]:

@@ -7,12 +7,13 @@ from dataclasses import replace
 from swiftlm_engine.brain.facts import ModelFacts
 from swiftlm_engine.brain.ledger import EntryKind
 
+from . import partition
 from .fit import Candidate, Fitter
 from .fixes import fixes
 from .machine import Accelerator, Covers, MachineLimits, gigabytes
 from .request import AUTO_PARALLEL, PlanRequest, auto_context, check_request
 from .result import EngineLimits, Plan, Strategy
-from .speed import Speed, Step, predict
+from .speed import Step, predict
 from .terms import Measured, Need, Source, Term
 
 _NOTHING_MEASURED = Measured()
@@ -45,7 +46,7 @@ def make_plan(
         need=candidate.need,
         limits=fitter.limits,
         binding=binding,
-        speed=_speed(facts, request, machine, candidate),
+        speed=predict(_with_top_k(facts, request), machine.speed, _step(facts, request, candidate)),
         engine=_engine_limits(request, machine, candidate),
         streaming=candidate.streaming,
         layers=candidate.layers,
@@ -54,7 +55,7 @@ def make_plan(
         fixes=fixes(fitter, candidate) if short else (),
         forced=short and request.force,
     )
-    return replace(plan, warnings=tuple(_warnings(plan)))
+    return replace(plan, warnings=tuple(_warnings(plan, _step(facts, request, candidate))))
 
 
 def _dtype(request: PlanRequest, machine: MachineLimits) -> str | None:
@@ -97,9 +98,7 @@ def _reductions(facts: ModelFacts, request: PlanRequest, candidate: Candidate) -
     return found
 
 
-def _speed(
-    facts: ModelFacts, request: PlanRequest, machine: MachineLimits, candidate: Candidate
-) -> Speed:
+def _step(facts: ModelFacts, request: PlanRequest, candidate: Candidate) -> Step:
     cast = facts.cast_itemsize(request.dtype)
     facts = _with_top_k(facts, request)
     full = facts.kv_bytes(0, candidate.settings.context, candidate.settings.kv, request.dtype)
@@ -122,7 +121,7 @@ def _speed(
         )
     if candidate.gpu_layers is not None:
         step = replace(step, cpu_share=1 - candidate.gpu_layers / len(facts.layers))
-    return predict(facts, machine.speed, step)
+    return step
 
 
 def _with_top_k(facts: ModelFacts, request: PlanRequest) -> ModelFacts:
@@ -135,10 +134,11 @@ def _engine_limits(
 ) -> EngineLimits:
     need, wired, ceiling = candidate.need, 0, 0
     if machine.accelerator is Accelerator.METAL and machine.working_set_bytes:
-        ceiling = machine.working_set_bytes
+        # MLX counts all its arrays, and throttles beyond this: those of CPU layers come on top.
+        ceiling = machine.working_set_bytes + partition.host_bytes(need)
         device = sum(term.bytes for term in need.terms if term.covers is Covers.DEVICE)
         # MLX refuses a wired limit above what Metal recommends.
-        wired = min(device, ceiling) if request.wire else 0
+        wired = min(device, machine.working_set_bytes) if request.wire else 0
     return EngineLimits(
         wired_bytes=wired,
         memory_limit_bytes=ceiling,
@@ -158,7 +158,7 @@ def _resident_bytes(candidate: Candidate) -> int:
     return candidate.need.of(EntryKind.WEIGHTS) + streaming.slot_bytes
 
 
-def _warnings(plan: Plan) -> list[str]:
+def _warnings(plan: Plan, step: Step) -> list[str]:
     found = []
     if plan.forced:
         found.append(
@@ -174,7 +174,10 @@ def _warnings(plan: Plan) -> list[str]:
     if plan.facts.vision:
         found.append("text only: the image and audio towers are not loaded")
     if plan.strategy is Strategy.PARTITIONED:
-        found.append("layers on the CPU are 20 to 55 times slower than on the accelerator")
+        whole = predict(plan.facts, plan.machine.speed, replace(step, cpu_share=0.0))
+        found += partition.warnings(plan.need, plan.machine, plan.speed, whole)
+    if plan.request.gpu_layers is not None and plan.machine.accelerator is Accelerator.CPU:
+        found.append("--gpu-layers: there is no accelerator here, every layer is on the CPU")
     if not plan.refused and plan.speed.decode.high < 1:
         found.append("predicted decode is below one token per second")
     return found

@@ -83,9 +83,19 @@ def check_request(request: PlanRequest, facts: ModelFacts) -> None:
     if request.dtype and request.dtype not in DTYPES:
         raise BadPlanRequest(f"dtype {request.dtype!r}: choose from {', '.join(DTYPES)}")
     _check_experts(request, facts)
-    if request.gpu_layers is not None and request.gpu_layers > len(facts.layers):
+    _check_layers(request, facts)
+
+
+def _check_layers(request: PlanRequest, facts: ModelFacts) -> None:
+    layers, there_are = request.gpu_layers, len(facts.layers)
+    if layers is None:
+        return
+    if layers > there_are:
+        raise BadPlanRequest(f"{layers} layers on the accelerator: the model has {there_are}")
+    if request.stream is Toggle.ON and 0 <= layers < there_are:
         raise BadPlanRequest(
-            f"{request.gpu_layers} layers on the accelerator: the model has {len(facts.layers)}"
+            f"{layers} layers on the accelerator and weights from disk: what is streamed is for "
+            "the accelerator only; give --gpu-layers all or --stream-experts off"
         )
 
 

@@ -85,19 +85,11 @@ def resident_need(
     request: PlanRequest,
     machine: MachineLimits,
     measured: Measured,
-    *,
-    gpu_layers: int | None = None,
 ) -> Need:
-    """Everything in memory; with `gpu_layers` the other layers' weights count as host bytes."""
+    """Everything in memory."""
     cast = facts.cast_itemsize(request.dtype)
     weights = facts.weights.resident_bytes(cast)
     rows = [Term(EntryKind.WEIGHTS, weights, Source.HEADER, facts.quantisation.describe())]
-    if gpu_layers is not None and gpu_layers < len(facts.layers):
-        on_cpu = weights * (len(facts.layers) - gpu_layers) // len(facts.layers)
-        rows = [
-            Term(EntryKind.WEIGHTS, weights - on_cpu, Source.HEADER, f"{gpu_layers} layers"),
-            Term(EntryKind.WEIGHTS, on_cpu, Source.HEADER, "layers on the CPU", Covers.HOST),
-        ]
     rows += _working_terms(facts, settings, request, machine, measured)
     return Need(tuple(rows), _largest_buffer(facts, settings, request))
 
