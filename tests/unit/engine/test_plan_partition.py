@@ -123,10 +123,11 @@ def test_auto_does_not_help_where_ram_itself_is_short(dense: facts.ModelFacts) -
 
 
 def test_a_refusal_for_want_of_working_set_offers_cpu_layers_last(dense: facts.ModelFacts) -> None:
-    made = plan.make_plan(dense, PlanRequest(context=4096), mac(32, 3.0))
+    from_memory = PlanRequest(context=4096, stream=Toggle.OFF)
+    made = plan.make_plan(dense, from_memory, mac(32, 3.0))
     assert made.refused
     assert made.fixes[-1] == "--gpu-layers auto"
-    assert not plan.make_plan(dense, PlanRequest(context=4096, gpu_layers=-1), mac(32, 3.0)).refused
+    assert not plan.make_plan(dense, replace(from_memory, gpu_layers=-1), mac(32, 3.0)).refused
 
 
 def test_without_an_accelerator_the_wish_is_answered_in_words(dense: facts.ModelFacts) -> None:
