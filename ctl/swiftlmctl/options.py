@@ -12,3 +12,15 @@ OptionalModel = Annotated[
     str, typer.Argument(help="A name as in `swiftlmctl models`; without it the default model.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Do not wait for requests in flight.")]
+
+
+def layers(text: str) -> int:
+    """A number of layers as `LoadOptions` has it."""
+    from swiftlm_proto.layers import ALL_LAYERS, AUTO_LAYERS
+
+    words = {"all": ALL_LAYERS, "auto": AUTO_LAYERS}
+    if text in words:
+        return words[text]
+    if text.isdecimal() and int(text) < AUTO_LAYERS:
+        return int(text)
+    raise typer.BadParameter(f"{text!r} is not a number of layers, auto or all")

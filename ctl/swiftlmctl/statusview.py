@@ -140,6 +140,8 @@ def _notes(model: m.ModelStatus) -> str:
     notes += [model.quantization] if model.quantization else []
     notes += [f"kv {model.loaded.kv}"] if model.loaded and model.loaded.kv else []
     notes += [_streams(model)] if _counters(model) else []
+    split = json.loads(model.plan or "{}").get("gpu_layers")
+    notes += [] if split is None else [f"{split} layers on the accelerator, rest on the CPU"]
     notes += ["pinned"] if model.pinned else []
     notes += [f"{model.restarts} restarts"] if model.restarts else []
     if model.stats and (model.stats.running or model.stats.waiting):

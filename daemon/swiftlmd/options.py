@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from swiftlm_proto import messages as m
+from swiftlm_proto.layers import ALL_LAYERS, AUTO_LAYERS
 from swiftlmd.config.settings import OPTIONS, Settings
 from swiftlmd.config.values import BadValue, checked
 from swiftlmd.faults import Kind, ServiceError
@@ -46,9 +47,9 @@ def options_over(settings: Settings, options: m.LoadOptions | None) -> Settings:
     return dataclasses.replace(settings, **values)
 
 
-def _as_configured(name: str, value: object) -> object:
+def _as_configured(name: str, value: Any) -> object:  # Any: as the option has it
     if name == "gpu_layers":
-        return "all" if value == _FOREVER else str(value)
+        return {ALL_LAYERS: "all", AUTO_LAYERS: "auto"}.get(value, str(value))
     if name == "keep_alive_s" and value == _FOREVER:
         return "never"
     return value

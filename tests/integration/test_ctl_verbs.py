@@ -147,6 +147,16 @@ def test_load_passes_the_options_and_reports(ctl: Ctl, admin: FakeAdmin) -> None
     assert request.pin
 
 
+def test_layers_are_a_number_auto_or_all(ctl: Ctl, admin: FakeAdmin) -> None:
+    admin.events = [m.OperationEvent(done=True)]
+    for text, number in (("12", 12), ("auto", 0xFFFFFFFE), ("all", 0xFFFFFFFF)):
+        assert ctl("load", "x", "--gpu-layers", text).code == 0
+        assert admin.asked[-1].options.gpu_layers == number
+    assert ctl("load", "x", "--gpu-layers", "most").code == 2
+    admin.daemon.models[0].plan = '{"gpu_layers": 3}'
+    assert "3 layers on the accelerator" in ctl("status").out
+
+
 def test_load_json_is_one_object_a_line(ctl: Ctl, admin: FakeAdmin) -> None:
     admin.events = [m.OperationEvent(stage="weights"), m.OperationEvent(done=True)]
     lines = [json.loads(line) for line in ctl("load", "x", "--json").out.splitlines()]

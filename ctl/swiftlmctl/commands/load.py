@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swiftlmctl.options import Force, Json, Model
+from swiftlmctl.options import Force, Json, Model, layers
 
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m
@@ -16,7 +16,14 @@ Parallel = Annotated[int | None, typer.Option(min=1, help="Sequences decoded tog
 Kv = Annotated[str | None, typer.Option(help="Format of the KV cache: auto, fp16, turbo, k4v3 ...")]
 Budget = Annotated[str | None, typer.Option("--memory-budget", help="For all models: 12GB, 70%.")]
 Dtype = Annotated[str | None, typer.Option(help="Instead of the model's own.")]
-GpuLayers = Annotated[int | None, typer.Option(min=0, help="First layers on the accelerator.")]
+GpuLayers = Annotated[
+    int | None,
+    typer.Option(
+        parser=layers,
+        metavar="N|auto|all",
+        help="First layers on the accelerator, rest on the CPU.",
+    ),
+]
 Stream = Annotated[str | None, typer.Option("--stream-experts", help="auto, on or off.")]
 Slots = Annotated[int | None, typer.Option("--expert-slots", min=1, help="Per layer.")]
 TopK = Annotated[int | None, typer.Option("--top-k-experts", min=1, help="Fewer than trained.")]

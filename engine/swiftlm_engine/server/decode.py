@@ -31,8 +31,7 @@ from swiftlm_engine.text.messages import (
     ToolSpec,
 )
 from swiftlm_proto import messages as m
-
-ALL_LAYERS = 0xFFFFFFFF
+from swiftlm_proto.layers import ALL_LAYERS
 
 _TOOL_CHOICES = {
     m.ToolChoice.AUTO: ToolChoice.AUTO,

@@ -238,6 +238,8 @@ def test_load_options_are_laid_over_the_settings() -> None:
     assert found.engine_context == 512
     assert found.engine_kv == "turbo"
     assert found.engine_gpu_layers == "all"
+    auto = options_over(Settings(), m.LoadOptions(gpu_layers=0xFFFFFFFE))
+    assert auto.engine_gpu_layers == "auto"
     assert found.models_keep_alive == 7.0
     assert options_over(Settings(), None) == Settings()
 
