@@ -83,6 +83,57 @@ def test_decode_is_bit_equal_at_every_slot_count_and_prefill_is_close(name, tmp_
         streamed.streaming.streamer.close()
 
 
+def per_expert(tensors, module, experts, names):
+    """One tensor per expert, as checkpoints of other libraries have them."""
+    parts = {}
+    for name, tensor in tensors.items():
+        place, _, rest = name.partition(f".{module}.")
+        if not rest:
+            parts[name] = tensor
+            continue
+        component, _, parameter = rest.partition(".")
+        for expert in range(NUM_EXPERTS):
+            parts[f"{place}.{experts}.{expert}.{names[component]}.{parameter}"] = tensor[expert]
+    return parts
+
+
+def fused(tensors):
+    """Gate and up in one tensor."""
+    parts = {name: tensor for name, tensor in tensors.items() if ".switch_glu." not in name}
+    for name, gate in tensors.items():
+        if name.endswith(".switch_glu.gate_proj.weight"):
+            place = name.removesuffix(".switch_glu.gate_proj.weight")
+            up = tensors[f"{place}.switch_glu.up_proj.weight"]
+            parts[f"{place}.gate_up_proj"] = mx.concatenate([gate, up], axis=-2)
+            parts[f"{place}.down_proj"] = tensors[f"{place}.switch_glu.down_proj.weight"]
+    return parts
+
+
+SAME = {name: name for name in ("gate_proj", "up_proj", "down_proj")}
+MIXTRAL = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
+LAYOUTS = {
+    "qwen3_moe": lambda tensors: per_expert(tensors, "switch_mlp", "experts", SAME),
+    "mixtral": lambda tensors: per_expert(tensors, "switch_mlp", "experts", MIXTRAL),
+    "gemma4_text": fused,
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_of_unconverted_checkpoints_in_several_files_are_bit_equal(name, tmp_path):
+    folder = write(name, tmp_path)
+    wanted = decode(load(folder).model)
+    tensors = LAYOUTS[name](mx.load(str(folder / "model.safetensors")))
+    mx.eval(tensors)
+    (folder / "model.safetensors").unlink()
+    for number in range(3):
+        part = dict(list(tensors.items())[number::3])
+        mx.save_safetensors(str(folder / f"model-{number}.safetensors"), part)
+    assert mx.array_equal(decode(load(folder).model), wanted)
+    streamed = load(folder, StreamOptions(3))
+    assert mx.array_equal(decode(streamed.model), wanted)
+    assert streamed.streaming.to_json()["misses"] > 0
+
+
 @pytest.mark.parametrize(
     ("mode", "bits", "group_size"), [("affine", 4, 64), ("mxfp4", 4, 32), ("nvfp4", 4, 16)]
 )

@@ -13,6 +13,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchGLU, SwitchLinear, SwitchMLP
 
+from swiftlm_engine.brain.plan.expert_families import EXPERT_FAMILIES
 from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
 from swiftlm_engine.streaming.dtypes import NAMES
@@ -34,26 +35,6 @@ from swiftlm_engine.streaming.table import (
 )
 from swiftlm_engine.streaming.whole_layers import install_layers
 
-# Families whose experts are a plain SwitchGLU that takes its weights as they lie in the file.
-FAMILIES = frozenset(
-    {
-        "qwen2_moe",
-        "qwen3_moe",
-        "qwen3_next",
-        "qwen3_5_moe",
-        "gemma4",
-        "gemma4_text",
-        "mixtral",
-        "olmoe",
-        "gpt_oss",
-        "deepseek",
-        "deepseek_v2",
-        "deepseek_v3",
-        "deepseek_v32",
-        "glm4_moe",
-        "glm4_moe_lite",
-    }
-)
 MIN_SLOTS = 8
 EXPERT_MODULES = (SwitchGLU, SwitchMLP, SwitchLinear, QuantizedSwitchLinear)
 
@@ -116,7 +97,7 @@ def _install_experts(
 
 def find_experts(model: nn.Module, model_type: str, folder: Path) -> list[ExpertLayer]:
     """Where the experts of a lazily loaded model lie. Raises `EngineFault` if not all is known."""
-    if model_type not in FAMILIES:
+    if model_type not in EXPERT_FAMILIES:
         raise refused(f"experts of model type '{model_type}' cannot be streamed")
     switches = _find(model, model_type)
     try:
