@@ -6,7 +6,7 @@ Equality: random float32 models with plain, windowed, recurrent and compressed c
 half of them and all of them on the GPU, against the model as mlx-lm runs it: a chunked prefill and
 decode steps. Speed: a 4-bit model 2,048 wide, tokens/s of a 256-token prefill and of decode.
 Leaves with 1 if logits differ by more than 0.1 % of their size (5 % over compressed KV, where a
-difference in the last bit moves a code). `--tiny` tries it on a CPU, where both parts are the CPU's.
+difference in the last bit moves a code). `--tiny` tries it on a CPU, which then is both parts.
 """
 
 import argparse
