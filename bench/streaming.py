@@ -1,58 +1,77 @@
-"""Hit rates of slot policies, by replaying a trace of a streamed model.
+"""Streaming: reads of real records, the cost of a layer, SwiftLM's four cells, and a large model.
 
-`PYTHONPATH=engine:proto python -m bench.streaming FOLDER` (a mixture of experts).
+    make bench-stream                      about six minutes, 2.4 GB in a temporary folder
+    python -m bench.streaming --full       and a checkpoint of 17 GB under a limit of 6 GB
+
+The large checkpoint has the shapes of Qwen3-30B-A3B with random weights; its router asks for
+experts evenly, which is the worst case. `--keep DIR` keeps what was written for the next run.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
+from tiny_models import make_model  # `tests` is on the path of `make bench-stream`
 
-from bench.table import Report
-from swiftlm_engine.device import find_device
-from swiftlm_engine.loader import LoadedWeights, load_weights
-from swiftlm_engine.streaming.install import StreamOptions
-from swiftlm_engine.streaming.slots import PolicyKind
-from swiftlm_engine.streaming.trace import Trace, replay
+from bench.gpu_streaming import BASE, write_checkpoint
+from bench.stream_reads import reads
+from bench.stream_served import cells, large
 
-PROMPTS = ("HAMLET. To be, or not to be", "def parse_args(", "The Roman Empire")
-SHARES = (8, 4, 2)  # of the experts: one in so many
+LAYERS, FULL_LAYERS = 6, 48
+FULL_FREE_BYTES = 40 * 10**9
+TINY = {
+    "hidden_size": 512, "num_hidden_layers": 4, "head_dim": 128, "num_experts": 32,
+    "num_experts_per_tok": 4, "moe_intermediate_size": 512, "max_position_embeddings": 8192,
+}  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--full", action="store_true", help="also the checkpoint of 17 GB")
+    parser.add_argument("--keep", type=Path, help="folder for checkpoints")
+    parser.add_argument("--tokens", type=int, default=5, help="of the large model")
     arguments = parser.parse_args()
-    loaded = load_weights(arguments.folder, "", find_device(), lambda *_: None, StreamOptions())
-    assert loaded.streaming is not None
-    trace = loaded.streaming.streamer.trace = Trace()
-    for prompt in PROMPTS:
-        _generate(loaded, prompt, arguments.tokens)
-    counters = loaded.streaming.to_json()
-    experts, top_k = loaded.streaming.num_experts, loaded.streaming.experts_per_token
-    report = Report("streaming: hit rate by policy", ["slots", *PolicyKind])
-    for slots in (max(top_k, experts // share) for share in SHARES):
-        rates = [replay(trace, slots, kind).hit_rate for kind in PolicyKind]
-        report.add(f"{slots} of {experts}", *(f"{rate:.3f}" for rate in rates))
-    report.notes.append(
-        f"live, {loaded.streaming.slots} slots LRU: hit rate {counters['hit_rate']}, "
-        f"{counters['gb_per_s']} GB/s, {counters['reads']} reads, "
-        f"{counters['sync_s'] / counters['syncs'] * 1e3:.2f} ms per sync (with compute)"
-    )
-    print(report)
-    loaded.streaming.streamer.close()
+    root = arguments.keep or Path(tempfile.mkdtemp(prefix="swiftlm-streaming-"))
+    try:
+        _run(root, arguments.full, arguments.tokens)
+    finally:
+        if arguments.keep is None:
+            shutil.rmtree(root, ignore_errors=True)
 
 
-def _generate(loaded: LoadedWeights, prompt: str, tokens: int) -> None:
-    cache = make_prompt_cache(loaded.model)
-    ids = loaded.tokenizer.encode(prompt)
-    for _ in range(tokens):
-        logits = loaded.model(mx.array([ids]), cache=cache)
-        ids = [int(mx.argmax(logits[0, -1]).item())]
+def _run(root: Path, full: bool, tokens: int) -> None:
+    tiny = _once(root / "tiny", lambda folder: make_model("qwen3_moe", folder, **TINY))
+    print(cells(tiny), flush=True)
+    print(reads(_checkpoint(root, LAYERS, tiny)), flush=True)
+    overhead = [sys.executable, "-m", "bench.streaming_overhead", str(tiny)]
+    subprocess.run(overhead, check=True)  # a process of its own: it loads three models
+    if full:
+        if shutil.disk_usage(root).free < FULL_FREE_BYTES:
+            raise SystemExit(f"--full needs {FULL_FREE_BYTES / 1e9:.0f} GB free in {root}")
+        print(large(_checkpoint(root, FULL_LAYERS, tiny), tokens=tokens))
+
+
+def _checkpoint(root: Path, layers: int, tiny: Path) -> Path:
+    """Random weights of real shapes, with the tiny model's tokenizer."""
+
+    def write(folder: Path) -> None:
+        write_checkpoint(folder, BASE | {"num_hidden_layers": layers})
+        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+            shutil.copy(tiny / name, folder / name)
+
+    return _once(root / f"layers-{layers}", write)
+
+
+def _once(folder: Path, write: Callable[[Path], object]) -> Path:
+    if not (folder / "config.json").exists():
+        write(folder)
+    return folder
 
 
 if __name__ == "__main__":
