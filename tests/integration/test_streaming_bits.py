@@ -14,7 +14,7 @@ from tiny_models import CONFIGS, make_model
 from swiftlm_engine.device import Device
 from swiftlm_engine.generation import EngineFault
 from swiftlm_engine.loader import load_weights
-from swiftlm_engine.streaming.report import NoCache, StreamOptions
+from swiftlm_engine.streaming.report import NoCache, StreamMode, StreamOptions
 from swiftlm_engine.streaming.table import read_headers
 
 NUM_EXPERTS, TOP_K = 6, 2
@@ -51,8 +51,8 @@ def write(name, folder, **overrides):
     return make_model(config, folder, **counts, **overrides)
 
 
-def load(folder, options=None):
-    return load_weights(folder, "", Device.CPU, lambda *_: None, options)
+def load(folder, options=None, dtype=""):
+    return load_weights(folder, dtype, Device.CPU, lambda *_: None, options)
 
 
 def decode(model, tokens=(5, 17, 99, 300, 5, 42)):
@@ -145,8 +145,23 @@ def test_quantised_experts_are_bit_equal(mode, bits, group_size, tmp_path):
     assert streamed.streaming.to_json()["problems"] == []
 
 
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+@pytest.mark.parametrize("mode", [StreamMode.EXPERTS, StreamMode.LAYERS])
+def test_half_precision_is_read_in_place_and_bit_equal(dtype, mode, tmp_path):
+    folder = quantised(tmp_path, "affine", 4, 64)  # MLX multiplies only these in 16 bits here
+    tensors = mx.load(str(folder / "model.safetensors"))
+    halves = {n: t.astype(dtype) if t.dtype == mx.float32 else t for n, t in tensors.items()}
+    mx.eval(halves)
+    mx.save_safetensors(str(folder / "model.safetensors"), halves)
+    wanted = decode(load(folder, dtype="auto").model)
+    streamed = load(folder, StreamOptions(3, mode=mode), "auto")
+    assert streamed.dtype == str(dtype).rpartition(".")[2]
+    assert mx.array_equal(decode(streamed.model), wanted)
+    assert streamed.streaming.to_json()["misses"] > 0
+
+
 def quantised(folder, mode, bits, group_size):
-    source = write("qwen3_moe", folder / "floats")
+    source = write("qwen3_moe", folder / "floats", num_hidden_layers=3)
     model, config = load_model(source)
     model, config = quantize_model(model, config, group_size, bits, mode=mode)
     target = folder / "quantised"
