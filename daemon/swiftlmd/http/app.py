@@ -23,6 +23,7 @@ from swiftlmd.http import web as companion
 from swiftlmd.http.errors import error_response, from_http_exception
 from swiftlmd.http.generation import client_name
 from swiftlmd.http.images import ImageLoader
+from swiftlmd.http.kept_answers import KeptAnswers
 from swiftlmd.http.limits import Gate
 from swiftlmd.http.metrics import Metrics
 from swiftlmd.http.openapi import openapi
@@ -63,15 +64,17 @@ def make_app(
         bodies=BodyReader(options),
         images=ImageLoader(options),
         responses=ResponseStore(options.max_stored_responses, options.max_stored_bytes),
+        answers=KeptAnswers(),
         gate=Gate(options.max_generations),
         clock=clock,
         started_at=clock(),
     )
 
-    async def close_images(_: web.Application) -> None:
+    async def close(_: web.Application) -> None:
+        await parts.answers.close()
         await parts.images.close()
 
-    app.on_cleanup.append(close_images)
+    app.on_cleanup.append(close)
     app.on_response_prepare.append(_mark)
     for route in (*ROUTES, OPENAPI, *(api.routes(admin) if admin else ())):
         # GET also answers HEAD: agents ask `HEAD /` whether anybody is there.

@@ -15,6 +15,7 @@ from swiftlmd.http.options import HttpOptions
 
 if TYPE_CHECKING:
     from swiftlmd.http.images import ImageLoader
+    from swiftlmd.http.kept_answers import KeptAnswers
     from swiftlmd.http.limits import Gate
     from swiftlmd.http.metrics import Metrics
     from swiftlmd.http.response_store import ResponseStore
@@ -31,6 +32,7 @@ class Parts:
     images: ImageLoader
     gate: Gate
     responses: ResponseStore
+    answers: KeptAnswers
     clock: Callable[[], float]  # seconds since the epoch
     started_at: float
 

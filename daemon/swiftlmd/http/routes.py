@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from swiftlmd.http import chat, completions, embeddings, health, messages, models, responses
+from swiftlmd.http import (
+    chat,
+    completions,
+    embeddings,
+    health,
+    kept_answers,
+    messages,
+    models,
+    responses,
+)
 from swiftlmd.http import tokenize as tokens
 from swiftlmd.http.messages_request import MessagesRequest
 from swiftlmd.http.responses_request import ResponsesRequest
@@ -109,6 +118,8 @@ ROUTES = (
         "Vectors of texts",
         embeddings.EmbeddingRequest,
     ),
+    Route("GET", "/v1/answers/{key}", "answer", kept_answers.resume, "Go on with a kept stream"),
+    Route("DELETE", "/v1/answers/{key}", "forget_answer", kept_answers.forget, "End a kept stream"),
     Route("POST", "/tokenize", "tokenize", tokens.tokenize, "Text to tokens", tokens.TokenizeBody),
     Route(
         "POST",

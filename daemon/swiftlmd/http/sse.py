@@ -18,8 +18,9 @@ from aiohttp import web
 from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http.generation import Generation
+from swiftlmd.http.kept_answers import KEEP_HEADER, KeptAnswer
 from swiftlmd.http.options import HttpOptions
-from swiftlmd.http.parts import RECORD
+from swiftlmd.http.parts import PARTS, RECORD
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,9 @@ async def stream(
     request: web.Request, generation: Generation, encoder: Encoder, options: HttpOptions
 ) -> web.StreamResponse:
     """Answers with the events of `generation`; raises only while no byte has been sent."""
+    if key := request.headers.get(KEEP_HEADER):
+        answers = request.app[PARTS].answers
+        return await follow(request, answers.begin(key, generation, encoder, request[RECORD]), 0)
     channel = _Channel(request, encoder, options)
     ticker = asyncio.create_task(channel.tick())
     try:
@@ -68,6 +72,30 @@ async def stream(
         await _stop(ticker)
     await channel.response.write_eof()
     return channel.response
+
+
+async def follow(request: web.Request, answer: KeptAnswer, start: int) -> web.StreamResponse:
+    """Sends a kept answer from event `start`; it does not mind whether the client stays."""
+    response = web.StreamResponse(headers=SSE_HEADERS)
+    comment_s = request.app[PARTS].options.first_comment_s
+    with answer.read():
+        async for piece in answer.events_from(start, comment_s):
+            if not response.prepared:
+                await response.prepare(request)
+            await response.write(piece or _waiting(answer.progress))
+        if answer.refusal is not None and not response.prepared:
+            raise answer.refusal
+    if not response.prepared:
+        await response.prepare(request)
+    await response.write_eof()
+    return response
+
+
+def _waiting(progress: m.Progress | None) -> bytes:
+    """A comment for a silent stream."""
+    if progress is None:
+        return b": waiting\n\n"
+    return f": prefill {progress.done_tokens}/{progress.total_tokens}\n\n".encode()
 
 
 async def _pump(channel: _Channel, generation: Generation, encoder: Encoder) -> None:
@@ -152,11 +180,7 @@ class _Channel:
             self._drop()
 
     def _comment(self) -> bytes:
-        progress = self.progress
-        if progress is None:
-            return b": waiting\n\n" + self._encoder.idle()
-        line = f": prefill {progress.done_tokens}/{progress.total_tokens}\n\n"
-        return line.encode() + self._encoder.idle()
+        return _waiting(self.progress) + self._encoder.idle()
 
     def _drop(self) -> None:
         log.warning("client stopped reading request_id=%s", self._request[RECORD].request_id)
