@@ -15,8 +15,11 @@ from swiftlm_engine.brain.prefix_index import Kind
 from swiftlm_engine.brain.scheduler import Chunk
 from swiftlm_engine.brain.sequence import Sequence
 from swiftlm_engine.decode_batch import Caches, DecodeBatch, Row, RowToken
-from swiftlm_engine.prefix.cache import Match, PrefixCache
+from swiftlm_engine.prefix.cache import Match, Miss, PrefixCache, Search
 from swiftlm_engine.speculation.speculator import Speculator
+
+# Decoding clients wait that long at most for files of somebody else's prefix.
+READ_SLICE_S = 0.1
 
 
 class Runner:
@@ -37,6 +40,7 @@ class Runner:
         self._prefilling: dict[tuple[str, int], Caches] = {}
         self._salts: dict[str, bytes | None] = {}  # None: keeps out of the prefix cache
         self._speculator = speculator
+        self._searches: dict[tuple[str, int], Search] = {}  # prefixes that are being read from disk
         self.batch = DecodeBatch(model, stream, speculator)
         self.notes: dict[tuple[str, int], str] = {}  # why a sequence hit or missed
 
@@ -60,17 +64,41 @@ class Runner:
         """Requests with different salts share no prefix; None keeps out of the cache altogether."""
         self._salts[request_id] = salt
 
-    def open(self, sequence: Sequence) -> int:
-        """Gives a sequence its caches; returns how many prompt tokens a prefix hit spares."""
+    def open(self, sequence: Sequence) -> int | None:
+        """Gives a sequence its caches; returns how many prompt tokens a prefix hit spares.
+
+        None: the prefix is still being read from disk, call again in the next step.
+        """
         salt = self._salts.get(sequence.request_id, b"")
         if salt is None:
             return self._open_cold(sequence, "cache off for this request")
-        found = self._prefix.match(sequence.prefill_ids, salt)
+        found = self._search(sequence, salt)
+        if found is None:
+            return None
         if not isinstance(found, Match):
             return self._open_cold(sequence, found.reason.value)
         self._prefilling[sequence.key] = found.caches
         self.notes[sequence.key] = f"hit ({found.source.value}, {found.reason.value})"
         return found.length
+
+    def _search(self, sequence: Sequence, salt: bytes) -> Match | Miss | None:
+        """One slice of looking for a prefix: files are read for `READ_SLICE_S` at most."""
+        search = self._searches.pop(sequence.key, None)
+        if search is None:
+            search = self._prefix.search(sequence.prefill_ids, salt)
+        until = time.perf_counter() + READ_SLICE_S
+        try:
+            while next(search) and time.perf_counter() < until:
+                pass
+        except StopIteration as end:
+            found: Match | Miss = end.value
+            return found
+        self._searches[sequence.key] = search
+        return None
+
+    def _give_up_search(self, sequence: Sequence) -> None:
+        if search := self._searches.pop(sequence.key, None):
+            search.close()
 
     def _open_cold(self, sequence: Sequence, reason: str) -> int:
         self._prefilling[sequence.key] = self._make_caches()
@@ -106,6 +134,7 @@ class Runner:
 
         `overrun` tokens at its end are no part of the text (a checked pass went too far).
         """
+        self._give_up_search(sequence)
         caches = self._take(sequence)
         if overrun and caches is not None:
             del sequence.output_ids[-overrun:]
@@ -125,6 +154,7 @@ class Runner:
     def preempt(self, sequence: Sequence) -> None:
         """Takes the caches of a sequence that waits again; it finds them in the prefix cache, if
         there is room."""
+        self._give_up_search(sequence)
         row = next((r for r in self.batch.rows if r.sequence is sequence), None)
         if row is None:
             self._prefilling.pop(sequence.key, None)
@@ -139,6 +169,9 @@ class Runner:
 
     def reset(self) -> None:
         """Drops every open sequence (a step broke)."""
+        for search in self._searches.values():
+            search.close()
+        self._searches.clear()
         self._prefilling.clear()
         self.batch.clear()
         self.notes.clear()

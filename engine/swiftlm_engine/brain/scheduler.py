@@ -13,7 +13,8 @@
    request may pass the one that waits.
 6. A decoding sequence that outgrows its reservation asks the gate for the next step; when there is
    nothing left, the youngest one gives its memory back and waits again (it loses no text).
-7. Aborted and overdue sequences leave at the start of the next step, whatever they are doing.
+7. A sequence whose prefix is still being read from disk gets no chunk; the next one does.
+8. Aborted and overdue sequences leave at the start of the next step, whatever they are doing.
 """
 
 from __future__ import annotations
@@ -126,11 +127,12 @@ class Scheduler:
         limits: Limits,
         clock: Callable[[], float],
         gate: Gate | None = None,
-        open_sequence: Callable[[Sequence], int] = lambda _: 0,
+        open_sequence: Callable[[Sequence], int | None] = lambda _: 0,
         price: Price = lambda prompt, new: 0,
     ) -> None:
         """`open_sequence` gives an admitted sequence its KV caches and returns how many prompt
-        tokens a prefix hit spares it."""
+        tokens a prefix hit spares it; None while that is not known yet: it is asked again in
+        the next step."""
         self.limits = limits
         self.prefill_rate = Rate(initial=2000.0)
         self.decode_rate = Rate(initial=30.0)
@@ -287,6 +289,8 @@ class Scheduler:
         for sequence in sorted([*started, *self._waiting], key=lambda s: self._score(s, now)):
             if sequence.phase is Phase.WAITING and not self._admit(sequence, now):
                 continue
+            if not sequence.is_open and not self._open_caches(sequence, now):
+                continue
             if sequence.phase is Phase.DECODING:  # its whole prompt was cached
                 continue
             count = min(self._chunk_tokens(), sequence.next_boundary() - sequence.prefilled)
@@ -308,9 +312,18 @@ class Scheduler:
         self._waiting.remove(sequence)
         self._running.append(sequence)
         sequence.phase = Phase.PREFILLING
-        sequence.prefilled = self._open(sequence)
         if sequence.started_at is None:
-            sequence.started_at, sequence.cached = now, sequence.prefilled
+            sequence.started_at = now
+        return True
+
+    def _open_caches(self, sequence: Sequence, now: float) -> bool:
+        spared = self._open(sequence)
+        if spared is None:
+            return False
+        sequence.is_open = True
+        sequence.prefilled = spared
+        if sequence.num_resumed == 0:
+            sequence.cached = spared
         self._advance(sequence, 0, 0.0, now)
         return True
 

@@ -49,6 +49,7 @@ class Sequence:
     reserved_tokens: int = 0  # new tokens that the reservation covers
     num_resumed: int = 0  # decoded tokens that were in the cache before it was preempted
     phase: Phase = Phase.WAITING
+    is_open: bool = False  # its caches are there, with what the prefix cache had
     prefilled: int = 0
     cached: int = 0
     output_ids: list[int] = field(default_factory=list)
@@ -86,6 +87,7 @@ class Sequence:
     def preempt(self) -> None:
         """Gives up its caches and waits again."""
         self.phase = Phase.WAITING
+        self.is_open = False
         self.num_resumed = len(self.output_ids)
         self.prefilled = 0
 

@@ -6,7 +6,7 @@ any number of sequences may continue from one entry, and no stored entry ever ch
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -92,6 +92,10 @@ class _Counters:
     refused: dict[StoreResult, int] = field(default_factory=dict)
 
 
+# True: a file was read, there is more; False: it waits for another search. Ends with the result.
+Search = Generator[bool, None, Match | Miss]
+
+
 class PrefixCache:
     """`new_caches` makes the empty caches of one sequence, as the runner does.
 
@@ -113,6 +117,7 @@ class PrefixCache:
         self._counters = _Counters()
         self._clock = clock
         self._is_closed = False
+        self._is_reading = False  # one search at a time reads from the SSD
 
     @property
     def nbytes(self) -> int:
@@ -120,7 +125,12 @@ class PrefixCache:
 
     def match(self, token_ids: Sequence[int], salt: bytes = b"") -> Match | Miss:
         """The longest usable prefix, at most all but the last token, which is still to be run."""
-        result = self._match(token_ids, salt)
+        return ended(self.search(token_ids, salt))
+
+    def search(self, token_ids: Sequence[int], salt: bytes = b"") -> Search:
+        """`match` in small portions: pauses while files are read from the SSD. Close a search that
+        is given up."""
+        result = yield from self._search(token_ids, salt)
         self._counters.prompt_tokens += len(token_ids)
         self._counters.cached_tokens += result.length
         if isinstance(result, Match):
@@ -196,26 +206,37 @@ class PrefixCache:
     def check_integrity(self) -> None:
         self._ram.check_integrity()
 
-    def _match(self, token_ids: Sequence[int], salt: bytes) -> Match | Miss:
+    def _search(self, token_ids: Sequence[int], salt: bytes) -> Search:
         if self._ram.budget_bytes <= 0:
             return Miss(MissReason.DISABLED)
         if len(token_ids) < 2:
             return Miss(MissReason.TOO_SHORT)
-        found = self._ram.find(token_ids, len(token_ids) - 1, salt)
-        if self._ssd and (match := self._match_on_ssd(self._ssd, token_ids, salt, found)):
+        if self._ssd and (match := (yield from self._search_ssd(self._ssd, token_ids, salt))):
             return match
+        found = self._ram.find(token_ids, len(token_ids) - 1, salt)
         if found.length == 0:
             return Miss(self._miss_reason(found), found.common)
         caches = self._ram.give(found)
         return Match(found.length, caches, Source.RAM, _hit_reason(found), found.common)
 
-    def _match_on_ssd(
-        self, ssd: SsdTier, token_ids: Sequence[int], salt: bytes, found: Found
-    ) -> Match | None:
+    def _search_ssd(
+        self, ssd: SsdTier, token_ids: Sequence[int], salt: bytes
+    ) -> Generator[bool, None, Match | None]:
         """A hit from disk where it is worth the read; the RAM tier then has it too."""
-        worth = found.length + (_MIN_SSD_GAIN if found.length else 1)
-        while (route := ssd.find(token_ids, len(token_ids) - 1, salt)) and route.length >= worth:
-            leaves = ssd.restore(route)
+        while not self._is_closed:
+            found = self._ram.find(token_ids, len(token_ids) - 1, salt)
+            worth = found.length + (_MIN_SSD_GAIN if found.length else 1)
+            route = ssd.find(token_ids, len(token_ids) - 1, salt)
+            if route is None or route.length < worth:
+                return None
+            if self._is_reading:  # maybe the very same prefix: look again when RAM has it
+                yield False
+                continue
+            self._is_reading = True
+            try:
+                leaves = yield from ssd.restore(route)
+            finally:
+                self._is_reading = False
             if leaves is None:
                 continue  # the damaged file is gone from the index: look again
             caches = assemble(self._layout.shape, iter(leaves))
@@ -254,6 +275,17 @@ class PrefixCache:
             return True
         log.error("prefix not stored: %s tokens, layers hold %s", len(token_ids), sorted(lengths))
         return False
+
+
+def ended(search: Search) -> Match | Miss:
+    """The result of a search, without pauses."""
+    try:
+        while next(search):
+            pass
+    except StopIteration as end:
+        result: Match | Miss = end.value
+        return result
+    raise RuntimeError("another search is reading")
 
 
 def _hit_reason(found: Found) -> HitReason:

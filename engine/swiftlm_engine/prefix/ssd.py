@@ -8,7 +8,7 @@ the directory limit from the moment it is planned and is served only once it is 
 import copy
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,13 +107,18 @@ class SsdTier:
         self.reap()
         return self.tree.find(pack(token_ids[:max_length]), max_length, salt)
 
-    def restore(self, route: Route) -> list[Cache] | None:
-        """The leaves at `route.length`; None when a file is damaged, which is then deleted."""
+    def restore(self, route: Route) -> Generator[bool, None, list[Cache] | None]:
+        """Returns the leaves at `route.length`; None when a file is damaged (then it is deleted)
+        or gone. Pauses after each file and each leaf, so that decode can go on in between."""
+        # First, so that nothing on the route is evicted during a pause.
+        self.touch(route.state or route.blocks[-1])
+        self.touch(route.blocks[-1])
         pieces: _Pieces = {}
         buffer = bytearray()
         for block, end in zip(route.blocks, ends_of(route.blocks, route.length), strict=True):
             if not self._read_block(block, end, buffer, pieces):
                 return None
+            yield True
         whole = self._read_state(route, buffer)
         if whole is None:
             return None
@@ -123,10 +128,9 @@ class SsdTier:
                 leaves.append(whole[position])
             elif position in pieces:
                 leaves.append(self._joined(position, pieces.pop(position), route.length))
+                yield True
             else:
                 leaves.append(copy.deepcopy(empty))
-        self.touch(route.state or route.blocks[-1])
-        self.touch(route.blocks[-1])
         return leaves
 
     def _read_block(self, block: Block, end: int, buffer: bytearray, pieces: _Pieces) -> bool:
@@ -174,6 +178,8 @@ class SsdTier:
     def _read(
         self, item: Block | State, kind: FileKind, buffer: bytearray
     ) -> tuple[Header, list[memoryview]] | None:
+        if self.tree.get(item.id) is not item:
+            return None  # removed during a pause
         path = self._namespace.path(kind, item.id)
         try:
             header, views = read_payload(path, buffer)

@@ -251,3 +251,17 @@ def test_sequence_that_outgrows_all_memory_alone_ends_for_want_of_memory():
     m.run()
     assert only.finish_reason is FinishReason.MEMORY
     assert gate.reserved_bytes == 0
+
+
+def test_prompt_whose_prefix_is_still_being_read_holds_nobody_up():
+    clock = Clock()
+    answers = {"reads": [None, None, 500], "other": [0]}
+    scheduler = Scheduler(Limits(), clock, open_sequence=lambda s: answers[s.request_id].pop(0))
+    m = Machine(scheduler, clock)
+    reads, other = sequence("reads", 600), sequence("other", 700)
+    scheduler.add([reads, other])
+    assert m.step().chunk.sequence is other
+    assert reads.phase is Phase.PREFILLING
+    m.run()
+    assert reads.cached == 500
+    assert m.finished == {"reads": 1, "other": 1}
