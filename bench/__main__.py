@@ -8,7 +8,7 @@ import importlib
 import time
 from pathlib import Path
 
-NAMES = ("decode", "serving", "agent", "constrained", "startup")
+NAMES = ("decode", "serving", "overtake", "agent", "constrained", "startup")
 
 
 def main() -> None:

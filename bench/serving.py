@@ -1,4 +1,4 @@
-"""Concurrent chat clients, and a short request behind a long prompt, beside mlx_lm.server."""
+"""Concurrent chat clients, with and without a shared prefix, beside mlx_lm.server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ async def run() -> Report:
             for shared in (False, True):
                 for width in WIDTHS:
                     await _compare(report, http, mine, theirs, width, shared)
-            await _overtake(report, http, mine, theirs)
     return report
 
 
@@ -60,34 +59,3 @@ async def _question(http, server: Server, client: int, shared: bool, number: int
     if shared:
         messages.insert(0, {"role": "system", "content": SHARED})
     return await chat(http, server, messages, max_tokens=NUM_TOKENS)
-
-
-async def _overtake(report, http, mine: Server, theirs: Server) -> None:
-    """Time to the first token of a short request, alone and behind an 8k-token prompt."""
-    for server in (mine, theirs):
-        alone = [await _short(http, server, f"alone {i}") for i in range(ROUNDS)]
-        # Distinct words, so that no prefix is shared with an earlier prompt.
-        long_text = " ".join(f"word{i}" for i in range(2300))
-        long = asyncio.create_task(
-            chat(http, server, [{"role": "user", "content": long_text}], max_tokens=1)
-        )
-        await asyncio.sleep(1.0)
-        behind = [await _short(http, server, f"behind {i}") for i in range(ROUNDS)]
-        still_running = not long.done()
-        long_answer = await long
-        base, late = Figure(tuple(alone), "s"), Figure(tuple(behind), "s")
-        report.add(
-            f"{server.name}: short request behind {long_answer.prompt_tokens} tokens",
-            f"{late} first token",
-            f"{base} alone",
-            f"{late.median / base.median:.2f} x",
-        )
-        if not still_running:
-            report.notes.append(f"{server.name}: the long prompt had ended before the last one.")
-
-
-async def _short(http, server: Server, label: str) -> float:
-    answer = await chat(
-        http, server, [{"role": "user", "content": f"Say hello, {label}."}], max_tokens=2
-    )
-    return answer.first_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -36,7 +37,9 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def add(self, *cells: object, **figures: Figure) -> None:
+        """A finished row; it is shown on stderr at once, since the next one may take minutes."""
         self.rows.append(tuple(str(cell) for cell in cells))
+        print(_line(self.rows[-1]), file=sys.stderr, flush=True)
         self.figures |= {key: list(figure.values) for key, figure in figures.items()}
 
     def __str__(self) -> str:
