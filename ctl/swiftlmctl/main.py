@@ -12,6 +12,7 @@ import typer
 from swiftlmctl.commands import (
     bench,
     cache,
+    calibration,
     chat,
     clients,
     config,
@@ -28,8 +29,8 @@ from swiftlmctl.commands import (
 from swiftlmctl.errors import CtlError
 
 _ROOMS = (
-    status, service, load, models, store, chat, logs, config, cache, requests, clients, bench,
-    doctor,
+    status, service, load, calibration, models, store, chat, logs, config, cache, requests, clients,
+    bench, doctor,
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any  # JSON values
 
 from swiftlm_proto import messages as m
+from swiftlmd.calibration import CalibrationDesk
 from swiftlmd.config.live import Changes, Entry, LiveConfiguration
 from swiftlmd.config.load import ConfigError
 from swiftlmd.doctor import Doctor
@@ -50,6 +51,7 @@ class AdminService(m.AdminBase):
         doctor: Doctor,
         shut_down: Callable[[float | None], None],
         took_over: Callable[[Changes], None],
+        calibration: CalibrationDesk,
     ) -> None:
         self._service = service
         self._store = store
@@ -59,6 +61,7 @@ class AdminService(m.AdminBase):
         self._memory = memory
         self._doctor = doctor
         self._planner = planner
+        self._calibration = calibration
         self._log_folder = log_folder
 
     async def status(self, message: m.StatusRequest) -> m.DaemonStatus:
@@ -197,6 +200,22 @@ class AdminService(m.AdminBase):
 
     async def memory(self, message: m.MemoryRequest) -> m.MemoryReply:
         return m.MemoryReply(ledger=json.dumps(self._memory()))
+
+    async def calibrate(self, message: m.CalibrateRequest) -> AsyncIterator[m.OperationEvent]:
+        try:
+            name = await self._service.named(message.model)
+            async with aclosing(self._calibration.calibrate(name, full=message.full)) as events:
+                async for event in events:
+                    yield event
+        except ServiceError as error:
+            yield m.OperationEvent(fault=error.to_fault())
+
+    async def calibrations(self, message: m.CalibrationsRequest) -> m.CalibrationsReply:
+        try:
+            name = await self._service.named(message.model) if message.model else ""
+            return await self._calibration.answer(name, message)
+        except ServiceError as error:
+            return m.CalibrationsReply(fault=error.to_fault())
 
     async def doctor(self, message: m.DoctorRequest) -> m.DoctorReply:
         return m.DoctorReply(checks=await self._doctor.examine())

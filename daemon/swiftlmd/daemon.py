@@ -27,6 +27,7 @@ from swiftlmd.admin import AdminService
 from swiftlmd.admin_socket import OwnerOnlyServer
 from swiftlmd.admission import Admission
 from swiftlmd.breaker import HEALTHY_AFTER_S, Breaker
+from swiftlmd.calibration import CalibrationDesk, CalibrationStore, Calibrator
 from swiftlmd.clock import Clock, SystemClock
 from swiftlmd.config.live import Changes, LiveConfiguration
 from swiftlmd.config.load import ConfigError
@@ -99,9 +100,9 @@ class Daemon:
         self._governor = Governor(self._machine.measure_budget())
         self._store_options = from_settings(self._settings(), given.environ, Path.home())
         self._store = ModelStore(given.paths, self._store_options)
-        self._planner = BrainPlanner(
-            given.paths, self._machine.limits, DiskSpeeds(given.paths.state / "disk-speeds.json")
-        )
+        calibrations = CalibrationStore(given.paths.state / "calibration")
+        disks = DiskSpeeds(given.paths.state / "disk-speeds.json")
+        self._planner = BrainPlanner(given.paths, self._machine.limits, disks, calibrations)
         self._residency = Residency(
             clock=self._clock,
             store=self._store,
@@ -113,6 +114,14 @@ class Daemon:
         self._reclaimer = EngineReclaimer(self._residency)
         self._watch = Watch(
             self._governor, readings, self._reclaimer, self._clock, self._residency.pids
+        )
+        self._calibrator = Calibrator(
+            residency=self._residency,
+            store=calibrations,
+            limits=self._machine.limits,
+            clock=self._clock,
+            settings=self._settings,
+            quiet=lambda: not len(self._service.requests) and self._watch.level is Level.CALM,
         )
         self._service = Service(
             clock=self._clock,
@@ -128,6 +137,7 @@ class Daemon:
             store=self._store,
             machine=self._machine,
             admission=Admission(self._watch),
+            observe=self._calibrator.observe,
         )
 
     async def run(self) -> None:
@@ -246,6 +256,7 @@ class Daemon:
             ),
             shut_down=self.ask_to_stop,
             took_over=self._took_over,
+            calibration=CalibrationDesk(self._calibrator),
         )
 
     def _store_service(self) -> StoreService:
@@ -279,6 +290,7 @@ class Daemon:
         for name, chore in (
             ("memory", self._watch.run),
             ("price check", PriceCheck(self._residency, ratios, clock).run),
+            ("calibration", self._calibrator.run),
             ("sleep guard", guard.run),
             ("wake watch", WakeWatch(clock, seconds_with_sleep, woken).run),
             ("self-test", self._test_after_waking),

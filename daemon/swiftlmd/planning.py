@@ -20,12 +20,14 @@ from swiftlm_engine.brain.plan import (
     PlanRequest,
     Strategy,
     Toggle,
+    calibrated,
     make_plan,
     parse_budget,
 )
 from swiftlm_proto import messages as m
 from swiftlm_proto.layers import ALL_LAYERS
 from swiftlm_proto.paths import Paths
+from swiftlmd.calibration.store import CalibrationStore, Manner
 from swiftlmd.config.settings import Settings
 from swiftlmd.config.values import size_bytes
 from swiftlmd.disk_speeds import DiskSpeeds, streamed_record_bytes
@@ -46,10 +48,13 @@ class LimitsReader(Protocol):
 class BrainPlanner:
     """Implements `placement.Planner`."""
 
-    def __init__(self, paths: Paths, limits: LimitsReader, disks: DiskSpeeds) -> None:
+    def __init__(
+        self, paths: Paths, limits: LimitsReader, disks: DiskSpeeds, calibrations: CalibrationStore
+    ) -> None:
         self._paths = paths
         self._limits = limits
         self._disks = disks
+        self._calibrations = calibrations
         self._facts: dict[Path, tuple[tuple[int, ...], ModelFacts]] = {}
 
     async def place(
@@ -91,9 +96,22 @@ class BrainPlanner:
         facts = self._read(folder)
         request = plan_request(settings, limits, force=force)
         plan = make_plan(facts, request, limits)
-        if plan.refused or not (record := streamed_record_bytes(plan)):
+        if plan.refused:
             return plan
-        return make_plan(facts, request, self._disks.applied(limits, folder, record))
+        if record := streamed_record_bytes(plan):
+            limits = self._disks.applied(limits, folder, record)
+            plan = make_plan(facts, request, limits)
+        return self._calibrated(plan, request, limits)
+
+    def _calibrated(self, plan: Plan, request: PlanRequest, limits: MachineLimits) -> Plan:
+        """The plan by what was measured, if it is still a plan to run the model as it ran then."""
+        kept = self._calibrations.find(plan.facts.fingerprint, limits)
+        if kept is None or manner_of(plan) != kept.manner:
+            return plan
+        dtype = plan.request.dtype
+        measured = calibrated(kept.record, plan.facts, limits.accelerator, dtype)
+        better = make_plan(plan.facts, request, limits, measured)
+        return better if better.strategy is plan.strategy else plan
 
     def _read(self, folder: Path) -> ModelFacts:
         """The folder's facts, read again only when something in it changed."""
@@ -161,6 +179,11 @@ def plan_request(settings: Settings, limits: MachineLimits, *, force: bool = Fal
         wire=settings.engine_wire == "auto",
         force=force,
     )
+
+
+def manner_of(plan: Plan) -> Manner:
+    """What a record must have been measured as, to say something of this plan."""
+    return Manner(plan.strategy.value, plan.request.dtype or plan.facts.dtype, plan.gpu_layers)
 
 
 def _stream_mode(plan: Plan) -> str:

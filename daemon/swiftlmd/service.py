@@ -34,6 +34,16 @@ from swiftlmd.store.store import Download
 log = logging.getLogger(__name__)
 
 
+class Observer(Protocol):
+    """Told of every request's end; `alone` = no other was under way then."""
+
+    def __call__(self, model: str, finished: m.Finished, *, alone: bool) -> None: ...
+
+
+def _look_away(model: str, finished: m.Finished, *, alone: bool) -> None:
+    """Nobody measures."""
+
+
 class DownloadingStore(Store, Protocol):
     def downloads(self) -> Sequence[Download]: ...
 
@@ -62,6 +72,7 @@ class Service:
         store: DownloadingStore,
         machine: Machine,
         admission: Admission,
+        observe: Observer = _look_away,
     ) -> None:
         self._clock = clock
         self._about = about
@@ -69,6 +80,7 @@ class Service:
         self._store = store
         self._machine = machine
         self._admission = admission
+        self._observe = observe
         self.residency = residency
         self.requests = RequestTable(clock)
         self.names = ModelNames(settings, self._latest_used)
@@ -96,6 +108,7 @@ class Service:
                     active.note(event)
                     if event.finished is not None:
                         self.requests.count(event.finished)
+                        self._observe(name, event.finished, alone=len(self.requests) == 1)
                     yield event
 
     async def _events(

@@ -22,7 +22,7 @@ from swiftlm_engine.turboquant.verdict_file import Outcome
 _STREAMED_CHUNK = 256
 _CHUNK = 64
 _WORTH_IT = 1.1  # compressed KV must be faster by this factor to be chosen for its speed
-_MOST_TOKENS = 32_768
+_LEAST_TOKENS, _MOST_TOKENS = 2048, 32_768
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +70,23 @@ def speed_gain(options: EngineOptions, facts: ModelFacts, device: Device) -> flo
     tokens = min(options.context or facts.max_context or 0, _MOST_TOKENS)
     if device is Device.CPU or not tokens or not facts.compressed_layers(KvFormat(DEFAULT.name)):
         return 0.0
-    store = next(s for layer in facts.layers for s in layer.stores if not s.turbo_blocker)
-    shape = AttentionShape(facts.shape.num_attention_heads, store.heads, store.k_dim)
-    ratio = decode_ratio(shape, DEFAULT, tokens, default_backend())
+    ratio = decode_ratio(_attention_shape(facts), DEFAULT, tokens, default_backend())
     log.info("attention over compressed kv is %.2f x as fast at %d tokens", ratio, tokens)
     return ratio if ratio >= _WORTH_IT else 0.0
+
+
+def threshold_tokens(context: int, facts: ModelFacts, device: Device) -> int:
+    """The shortest context, by doublings, at which compressed KV decodes faster; 0 = at none."""
+    if device is Device.CPU or not facts.compressed_layers(KvFormat(DEFAULT.name)):
+        return 0
+    tokens = _LEAST_TOKENS
+    while tokens <= min(context, _MOST_TOKENS):
+        if decode_ratio(_attention_shape(facts), DEFAULT, tokens, default_backend()) >= _WORTH_IT:
+            return tokens
+        tokens *= 2
+    return 0
+
+
+def _attention_shape(facts: ModelFacts) -> AttentionShape:
+    store = next(s for layer in facts.layers for s in layer.stores if not s.turbo_blocker)
+    return AttentionShape(facts.shape.num_attention_heads, store.heads, store.k_dim)

@@ -14,6 +14,7 @@ import mlx.core as mx
 from swiftlm_engine.brain.facts import ModelFacts as FolderFacts
 from swiftlm_engine.brain.facts import ModelFilesError, read_model
 from swiftlm_engine.brain.scheduler import BudgetGate, Gate, Limits, OpenGate, Scheduler
+from swiftlm_engine.calibration import Subject
 from swiftlm_engine.choices import ChoiceFactory
 from swiftlm_engine.constraining import make_constraints
 from swiftlm_engine.device import Device, blas_name, find_device
@@ -21,6 +22,7 @@ from swiftlm_engine.embedder import Embedder
 from swiftlm_engine.engine import Engine
 from swiftlm_engine.generation import EngineFault, Event, FaultKind, GenerateJob, ToolChoice
 from swiftlm_engine.kv import KvCaches, choose_caches
+from swiftlm_engine.kv_check import threshold_tokens
 from swiftlm_engine.loader import LoadedWeights, Report, load_weights
 from swiftlm_engine.options import EngineOptions
 from swiftlm_engine.prefix.cache import PrefixCache
@@ -82,6 +84,8 @@ class Session:
     prefix: PrefixCache
     embedder: Embedder
     compiler: ConstraintCompiler
+    subject: Subject
+    folder: FolderFacts
     streaming: StreamingReport | None = None
     watcher: StreamWatcher | None = None
 
@@ -187,8 +191,33 @@ def _assemble(
         prefix,
         embedder,
         compiler,
+        _subject(device, weights, kv, stream, facts, limits, streams),
+        kv.facts,
         weights.streaming,
         watcher,
+    )
+
+
+def _subject(
+    device: Device,
+    weights: LoadedWeights,
+    kv: KvCaches,
+    stream: Any,
+    facts: ModelFacts,
+    limits: Limits,
+    streams: bool,
+) -> Subject:
+    """What a calibration measures."""
+    return Subject(
+        model=weights.model,
+        make_caches=kv.make,
+        stream=stream,
+        vocab_size=facts.vocab_size,
+        context=facts.context,
+        chunk=limits.prefill_chunk,
+        slice_s=limits.slice_s,
+        max_width=1 if streams else MAX_CHOICES,
+        kv_threshold=lambda: threshold_tokens(facts.context, kv.facts, device),
     )
 
 

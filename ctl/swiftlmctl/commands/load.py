@@ -1,4 +1,4 @@
-"""`load`, `unload`, `plan`, `mem`, `calibrate`: models in memory and the arithmetic of it."""
+"""`load`, `unload`, `plan`, `mem`: models in memory and the arithmetic of it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ def register(app: typer.Typer) -> None:
     app.command()(unload)
     app.command()(plan)
     app.command()(mem)
-    app.command()(calibrate)
 
 
 def load(
@@ -201,24 +200,3 @@ def mem(json: Json = False) -> None:
         output.say(reply.ledger)
     else:
         ledger.show(reply.ledger)
-
-
-def calibrate(
-    model: Model,
-    full: Annotated[bool, typer.Option("--full", help="Minutes instead of seconds.")] = False,
-    json: Json = False,
-) -> None:
-    """Measure a model here; plans use the record."""
-    from swiftlm_proto import messages as m
-    from swiftlmctl import client, ledger, progress
-
-    request = m.CalibrateRequest(model=model, full=full)
-
-    async def verb(daemon: client.Daemon) -> m.OperationEvent:
-        return await progress.follow(
-            daemon.admin.calibrate(request), f"calibrate {model}", json=json
-        )
-
-    last = client.call(verb)
-    if not json:
-        ledger.show(last.result)

@@ -117,6 +117,16 @@ class EngineClient:
     async def cache(self, request: m.CacheRequest) -> m.CacheReply:
         return await self._call(self._engine.cache(request))
 
+    async def calibrate(
+        self, request: m.CalibrationRun
+    ) -> AsyncGenerator[m.CalibrationEvent, None]:
+        """Closing it early stops the measurement; raises ServiceError when the engine is gone."""
+        try:
+            async for event in self._engine.calibrate(request):
+                yield event
+        except _BROKEN as error:
+            raise ServiceError(Kind.INTERNAL, f"{_GONE}: {error}") from error
+
     async def shutdown(self, deadline_s: float) -> None:
         """Asks the engine to end; raises ServiceError if it cannot be asked."""
         message = m.EngineShutdownRequest(deadline_s=deadline_s)

@@ -32,6 +32,7 @@ from swiftlm_engine.generation import (
 from swiftlm_engine.mlx_thread import MlxThread
 from swiftlm_engine.prepare import Prepared
 from swiftlm_engine.server import decode, encode, tokens
+from swiftlm_engine.server.calibration import Calibration
 from swiftlm_engine.server.stats import StatsReader
 from swiftlm_engine.session import Session, open_session
 from swiftlm_proto import messages as m
@@ -237,6 +238,21 @@ class EngineService(m.EngineBase):
             return json.dumps(dataclasses.asdict(prefix.stats()))
 
         return m.CacheReply(stats=await asyncio.wrap_future(self._mlx.call(act)))
+
+    async def calibrate(self, message: m.CalibrationRun) -> AsyncIterator[m.CalibrationEvent]:
+        try:
+            session = self._ready()
+        except EngineFault as error:
+            yield m.CalibrationEvent(fault=encode.fault(error))
+            return
+
+        def busy() -> bool:
+            return session.has_work or bool(self._preparing) or not self._accepting
+
+        run = Calibration(session.subject, session.folder.path, self._mlx, busy)
+        async with contextlib.aclosing(run.run(full=message.full)) as events:
+            async for event in events:
+                yield event
 
     # -- the end
 

@@ -3,6 +3,7 @@
 `make_plan(facts, request, limits)` is the way in; the Plan drives load, admission and refusals.
 """
 
+from .calibrated import calibrated
 from .errors import BadBudget, BadPlanRequest
 from .machine import Accelerator, Covers, Limit, MachineLimits, gigabytes, parse_budget
 from .planner import make_plan
@@ -34,6 +35,7 @@ __all__ = [
     "Streaming",
     "Term",
     "Toggle",
+    "calibrated",
     "gigabytes",
     "make_plan",
     "parse_budget",

@@ -129,12 +129,14 @@ class Fitter:
         turbo = KvFormat.K4V3
         if self.request.kv != "auto" or not self.facts.compressed_layers(turbo):
             turbo = exact
-        widths = (self.request.parallel,) if self.request.parallel else (AUTO_PARALLEL, 2, 1)
+        widths = self._widths()
         steps = [(exact, widths[0])]
         steps += [(exact, width) for width in widths[1:2]]
         steps += [(turbo, width) for width in widths[:2]]
         steps += [(exact, width) for width in widths[2:]]
         steps += [(turbo, width) for width in widths[2:]]
+        if self.measured.compresses(context) and turbo != exact:
+            steps = [(turbo, width) for width in widths[:2]] + steps
         for kv, width in dict.fromkeys(steps):
             for chunk in self._chunks():
                 yield Settings(context, width, kv, chunk)
@@ -142,7 +144,17 @@ class Fitter:
     def _chunks(self) -> tuple[int, ...]:
         if self.request.prefill_chunk is not None:
             return (self.request.prefill_chunk,)
-        return _CHUNKS[self.machine.accelerator]
+        usual = _CHUNKS[self.machine.accelerator]
+        if self.measured.record is None:
+            return usual
+        best = self.measured.record.choices.prefill_chunk
+        return (best, *(chunk for chunk in usual if chunk < best))
+
+    def _widths(self) -> tuple[int, ...]:
+        if self.request.parallel:
+            return (self.request.parallel,)
+        widest = self.measured.parallel
+        return (widest, *(width for width in (AUTO_PARALLEL, 2, 1) if width < widest))
 
     def _smallest_settings(self) -> Settings:
         return list(self._ladder())[-1]

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swiftlm_engine.brain.facts import ModelFacts
+from swiftlm_engine.brain.facts import LayerKind, ModelFacts
 from swiftlm_engine.brain.ledger import EntryKind
 
 from . import partition
+from .calibrated import measured_speed
 from .fit import Candidate, Fitter
 from .fixes import fixes
 from .machine import Accelerator, Covers, MachineLimits, gigabytes
-from .request import AUTO_PARALLEL, PlanRequest, auto_context, check_request
+from .request import PlanRequest, auto_context, check_request
 from .result import EngineLimits, Plan, Strategy
-from .speed import Step, predict
+from .speed import Speed, Step, predict
 from .terms import Measured, Need, Source, Term
 
 _NOTHING_MEASURED = Measured()
+_LEAST_PREFIX_BYTES = 2**20
+_BOUNDARIES = 4  # system prompt, and a few turns
+_TRUNKS = {LayerKind.FULL, LayerKind.MLA, LayerKind.SHARED, LayerKind.NONE}
 
 
 def make_plan(
@@ -46,12 +50,12 @@ def make_plan(
         need=candidate.need,
         limits=fitter.limits,
         binding=binding,
-        speed=predict(_with_top_k(facts, request), machine.speed, _step(facts, request, candidate)),
+        speed=_speed(facts, request, machine, measured, candidate),
         engine=_engine_limits(request, machine, candidate),
         streaming=candidate.streaming,
         layers=candidate.layers,
         gpu_layers=candidate.gpu_layers,
-        reductions=() if short else tuple(_reductions(facts, request, candidate)),
+        reductions=() if short else tuple(_reductions(facts, request, measured, candidate)),
         fixes=fixes(fitter, candidate) if short else (),
         forced=short and request.force,
     )
@@ -66,21 +70,37 @@ def _dtype(request: PlanRequest, machine: MachineLimits) -> str | None:
 
 
 def _with_prefix_cache(fitter: Fitter, candidate: Candidate) -> Candidate:
-    """Unless a size was asked for, a quarter of what is left may hold KV across requests."""
+    """Unless a size was asked for, a quarter of what is left may hold KV across requests, but never
+    more than the conversations of this model can leave behind."""
     if fitter.request.prefix_cache_bytes is not None:
         return candidate
     spare = fitter.headroom(
         Need(candidate.need.terms, 0)  # a cache of many small arrays: no buffer limit applies
     )[1]
-    size = min(spare // 4, fitter.machine.ram_bytes // 10)
-    if size < 2**20:
+    useful, note = _useful_prefix(fitter, candidate)
+    size = min(spare // 4, fitter.machine.ram_bytes // 10, useful)
+    if size < _LEAST_PREFIX_BYTES:
         return candidate
-    term = Term(EntryKind.PREFIX_CACHE, size, Source.POLICY, "auto; shrinks under pressure")
+    note = note if size == useful else "share of what is free"
+    term = Term(EntryKind.PREFIX_CACHE, size, Source.POLICY, f"{note}; shrinks under pressure")
     need = Need((*candidate.need.terms, term), candidate.need.largest_buffer)
     return replace(candidate, need=need)
 
 
-def _reductions(facts: ModelFacts, request: PlanRequest, candidate: Candidate) -> list[str]:
+def _useful_prefix(fitter: Fitter, candidate: Candidate) -> tuple[int, str]:
+    """Half of what the running sequences may hold: few conversations fill their context. Layers
+    that cannot go back are kept once per boundary of a conversation, not once."""
+    facts, settings = fitter.facts, candidate.settings
+    contexts = -(-settings.parallel // 2)
+    copies = 1 if facts.layer_kinds.keys() <= _TRUNKS else _BOUNDARIES
+    one = facts.kv_bytes(0, settings.context, settings.kv, fitter.request.dtype)
+    size = max(_LEAST_PREFIX_BYTES, one * contexts * copies)
+    return size, f"{contexts * copies} x {settings.context:,} tokens"
+
+
+def _reductions(
+    facts: ModelFacts, request: PlanRequest, measured: Measured, candidate: Candidate
+) -> list[str]:
     """What `auto` made smaller than it starts with, in words."""
     settings, found = candidate.settings, []
     wished = auto_context(facts)
@@ -88,14 +108,29 @@ def _reductions(facts: ModelFacts, request: PlanRequest, candidate: Candidate) -
         found.append(f"context reduced to {settings.context:,} tokens from {wished:,} to fit")
     streamed = candidate.streaming is not None
     aim = "to make room for experts" if streamed else "to fit"
-    parallel = request.parallel or AUTO_PARALLEL
+    parallel = request.parallel or measured.parallel
     if settings.parallel < parallel:
         found.append(f"parallel reduced to {settings.parallel} from {parallel} {aim}")
     if request.kv == "auto" and settings.kv.turbo:
-        found.append(f"KV compressed to {settings.kv} {aim}")
+        faster = measured.compresses(settings.context)
+        found.append(
+            f"KV compressed to {settings.kv} " + ("since it decodes faster" if faster else aim)
+        )
     if candidate.strategy is Strategy.PARTITIONED and request.gpu_layers == -1:
         found.append(f"{candidate.gpu_layers} of {len(facts.layers)} layers on the accelerator")
     return found
+
+
+def _speed(
+    facts: ModelFacts,
+    request: PlanRequest,
+    machine: MachineLimits,
+    measured: Measured,
+    candidate: Candidate,
+) -> Speed:
+    if measured.record is not None:
+        return measured_speed(measured.record, candidate.settings, facts)
+    return predict(_with_top_k(facts, request), machine.speed, _step(facts, request, candidate))
 
 
 def _step(facts: ModelFacts, request: PlanRequest, candidate: Candidate) -> Step:

@@ -178,6 +178,7 @@ class Plan:
         return {
             "model": self.facts.path.name,
             "model_type": self.facts.model_type,
+            "dtype": self.request.dtype or self.facts.dtype,
             "quantisation": self.facts.quantisation.describe(),
             "strategy": self.strategy.value,
             "summary": self.summary,
@@ -215,6 +216,7 @@ class Plan:
                 "decode_tokens_s": _bounds(self.speed.decode),
                 "decode_full_context_tokens_s": _bounds(self.speed.decode_full),
                 "measured": self.speed.measured,
+                "calibrated": self.measured.record is not None,
             },
             "engine": {
                 "wired_bytes": self.engine.wired_bytes,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from swiftlm_engine.brain.calibration import Record
 from swiftlm_engine.brain.facts import ModelFacts
 from swiftlm_engine.brain.facts.layers import LayerKind
 from swiftlm_engine.brain.ledger import EntryKind
 
 from .layer_streaming import LayerPlacement
 from .machine import GB, Accelerator, Covers, Limit, MachineLimits
-from .request import PlanRequest, Settings
+from .request import AUTO_PARALLEL, PlanRequest, Settings
 from .scratch import prefill_scratch
 from .streaming import Streaming
 
@@ -40,6 +41,17 @@ class Measured:
 
     process_bytes: int | None = None
     scratch_ratio: float | None = None
+    record: Record | None = None
+
+    @property
+    def parallel(self) -> int:
+        """The batch that `auto` starts from."""
+        return self.record.choices.parallel if self.record else AUTO_PARALLEL
+
+    def compresses(self, context: int) -> bool:
+        """Whether compressed KV decodes faster at this length."""
+        threshold = self.record.choices.kv_threshold if self.record else 0
+        return 0 < threshold <= context
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +168,8 @@ def _working_terms(
         Term(EntryKind.KV, per_sequence * settings.parallel, Source.FORMULA,
              f"{settings.parallel} x {settings.context:,} tokens, {_kv_note(facts, settings)}"),
         Term(EntryKind.SCRATCH, scratch, source, f"prefill of {settings.prefill_chunk:,} tokens"),
-        Term(EntryKind.BUFFER_POOL, buffer_pool_bytes(request, machine, scratch, max_pool),
+        Term(EntryKind.BUFFER_POOL,
+             buffer_pool_bytes(request, machine, _pool_wish(scratch, measured), max_pool),
              Source.POLICY, "buffers MLX keeps for reuse"),
     ]  # fmt: skip
     if request.prefix_cache_bytes:
@@ -187,6 +200,10 @@ def buffer_pool_bytes(
         return request.buffer_cache_bytes
     ceiling = min(max_pool, max(4 * MIN_POOL_BYTES, machine.ram_bytes // 20))
     return max(MIN_POOL_BYTES, min(scratch, ceiling))
+
+
+def _pool_wish(scratch: int, measured: Measured) -> int:
+    return measured.record.choices.buffer_cache_bytes if measured.record else scratch
 
 
 def _scratch(

@@ -1,0 +1,76 @@
+"""Calibration of a real tiny model: figures of every kind, nothing left, a request comes first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from engine_harness import EngineHarness
+from tiny_models import make_model
+
+from swiftlm_engine.brain.calibration import Record
+from swiftlm_engine.generation import GenerateJob
+from swiftlm_engine.sampling.settings import SamplingSettings
+from swiftlm_engine.server.calibration import Calibration
+from swiftlm_proto import messages as m
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3_next"])
+def folder(request, tmp_path_factory) -> Path:
+    return make_model(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def calibration(engine: EngineHarness, busy=lambda: False) -> Calibration:
+    return Calibration(engine.session.subject, engine.session.folder.path, engine.mlx, busy)
+
+
+async def test_every_figure_is_measured_and_nothing_stays_behind(folder: Path) -> None:
+    with EngineHarness(folder, prefill_chunk=32) as engine:
+        before = engine.mlx.call(mx.get_active_memory).result(5)
+        events = [event async for event in calibration(engine).run(full=False)]
+        record = Record.from_json(json.loads(events[-1].record))
+        after = engine.mlx.call(mx.get_active_memory).result(5)
+    assert {row.chunk for row in record.prefill} == {32, 16}
+    assert {row.depth for row in record.prefill if row.chunk == 32} == {0, 32}
+    assert {row.width for row in record.decode} == {1, 2, 4}
+    assert len({row.depth for row in record.decode if row.width == 1}) > 1
+    assert all(row.scratch_bytes > 0 for row in record.prefill)
+    assert record.memory_bytes_s.low > 0
+    assert record.choices.prefill_chunk in (32, 16)
+    assert after - before < 1024  # the random state stays
+    fractions = [event.fraction for event in events]
+    assert fractions == sorted(fractions)
+
+
+async def test_a_request_ends_a_measurement_and_is_answered(folder: Path) -> None:
+    job = GenerateJob("r", "hello", SamplingSettings(temperature=0.0), max_tokens=4)
+    with EngineHarness(folder, prefill_chunk=32) as engine:
+        run = calibration(engine, busy=lambda: engine.session.has_work)
+        events = []
+        async for event in run.run(full=False):
+            events.append(event)
+            if len(events) == 3:
+                prepared = engine.session.preparer.prepare(job)
+                engine.mlx.call(_hold, engine, prepared).result(10)
+        assert events[-1].fault is not None
+        assert events[-1].fault.kind is m.FaultKind.BUSY
+        engine.mlx.call(engine.mlx.drive, engine.session).result(5)
+        answers = engine.collect(1)
+    assert answers["r", 0].finished is not None
+    assert answers["r", 0].finished.fault is None
+
+
+def _hold(engine: EngineHarness, prepared) -> None:
+    """Queues a request that is not stepped yet, so that it is surely seen waiting."""
+    engine.mlx.drive(_Waiting())
+    engine.session.engine.submit(prepared)
+
+
+class _Waiting:
+    has_work = False
+
+    def step(self) -> None: ...
+
+    def idle(self) -> None: ...
