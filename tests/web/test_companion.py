@@ -86,6 +86,21 @@ async def test_a_first_question_gets_its_answer_with_figures_and_is_kept(page, a
         await page.locator(".assistant strong").wait_for()
 
 
+async def test_an_answer_goes_on_after_the_page_was_loaded_again(page, admin):
+    held = asyncio.get_running_loop().create_future()
+    script = replace(text("one ", "two ", "three"), before=lambda n: held if n == 2 else None)
+    async with serve(ScriptedBackend(default=script), admin=admin) as server:
+        await page.goto(server.url)
+        await ask(page, "Count")
+        await page.get_by_text("one two").wait_for()
+        await page.reload()
+        await page.get_by_text("one two").wait_for()
+        held.set_result(None)
+        await page.get_by_text("one two three").wait_for()
+        await page.get_by_text("50.0 tokens/s").wait_for()
+        assert await page.locator(".assistant").count() == 1
+
+
 async def test_stop_ends_the_generation_and_keeps_what_was_said(page, admin):
     held = asyncio.get_running_loop().create_future()
     script = text("begun", "never", before=lambda number: held if number else None)

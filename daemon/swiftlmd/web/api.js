@@ -13,9 +13,10 @@ function headers() {
   return { "Content-Type": "application/json", ...(key ? { Authorization: `Bearer ${key}` } : {}) };
 }
 
-async function post(path, body, signal) {
+async function send(method, path, body, signal, more = {}) {
   const answer = await fetch(path, {
-    method: "POST", headers: headers(), body: JSON.stringify(body), signal,
+    method, headers: { ...headers(), ...more }, signal,
+    body: body === undefined ? undefined : JSON.stringify(body),
   });
   if (answer.ok) return answer;
   const { error = {} } = await answer.json().catch(() => ({}));
@@ -23,25 +24,61 @@ async function post(path, body, signal) {
     error.code);
 }
 
-export const call = async (name, body = {}) => (await post(`/api/${name}`, body)).json();
+export const call = async (name, body = {}) => (await send("POST", `/api/${name}`, body)).json();
 
-export async function* events(path, body, signal) {
-  const answer = await post(path, body, signal);
+async function* lines(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const line of lines) {
-      if (!line.startsWith("data: ") || line === "data: [DONE]") continue;
-      const event = JSON.parse(line.slice(6));
-      if (event.error) throw new Refused(event.error.message, 200, event.error.code);
-      if (event.fault) throw new Refused(event.fault.message, 200, event.fault.code);
-      yield event;
+    const parts = (rest + value).split("\n");
+    rest = parts.pop();
+    for (const line of parts) if (line.startsWith("data: ")) yield line.slice(6);
+  }
+}
+
+function parsed(line) {
+  const event = JSON.parse(line);
+  const wrong = event.error || event.fault;
+  if (wrong) throw new Refused(wrong.message, 200, wrong.code);
+  return event;
+}
+
+export async function* operation(name, body, signal) {
+  for await (const line of lines(await send("POST", `/api/${name}`, body, signal))) {
+    yield parsed(line);
+  }
+}
+
+const pause = (ms) => new Promise((resume) => { setTimeout(resume, ms); });
+const RETRIES = 20;
+
+// The chunks of an answer that the daemon keeps under `key`. A connection that breaks (a locked
+// screen, a lost network) is taken up where it was; `body` null takes up an answer from its start.
+export async function* keptAnswer(key, body, signal) {
+  let seen = 0;
+  let failures = 0;
+  let open = body && (() => send("POST", "/v1/chat/completions", body, signal,
+    { "X-Keep-Answer": key }));
+  for (;;) {
+    try {
+      const again = () => send("GET", `/v1/answers/${key}?from=${seen}`, undefined, signal);
+      for await (const line of lines(await (open || again)())) {
+        seen += 1;
+        failures = 0;
+        if (line === "[DONE]") return;
+        yield parsed(line);
+      }
+      throw new TypeError("the stream broke off");
+    } catch (error) {
+      if (error instanceof Refused || error.name === "AbortError") throw error;
+      failures += 1;
+      if (failures > RETRIES) throw error;
+      open = null;
+      await pause(Math.min(250 * failures, 3000));
     }
   }
 }
 
-export const operation = (name, body, signal) => events(`/api/${name}`, body, signal);
+export const forgetAnswer = (key) => send("DELETE", `/v1/answers/${key}`).catch(() => {});

@@ -1,5 +1,5 @@
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { events } from "./api.js";
+import { forgetAnswer, keptAnswer } from "./api.js";
 import * as talks from "./conversations.js";
 import { addCopyButtons, clean } from "./markdown.js";
 
@@ -21,14 +21,12 @@ const asMessages = (talk, shown) => [
   ...shown.map(({ role, text }) => ({ role, content: text })),
 ];
 
-// Streams the answer to `shown` and tells `onChange` each state of it.
-async function answer(talk, shown, model, signal, onChange) {
+// Streams the answer that the daemon keeps under `key` and tells `onChange` each state of it.
+async function answer(key, body, model, signal, onChange) {
   let message = { role: "assistant", text: "", reasoning: "", model };
   const from = performance.now();
   try {
-    const body = { model, messages: asMessages(talk, shown), stream: true, ...talk.sampling,
-      stream_options: { include_usage: true } };
-    for await (const event of events("/v1/chat/completions", body, signal)) {
+    for await (const event of keptAnswer(key, body, signal)) {
       const choice = event.choices?.[0];
       const delta = choice?.delta || {};
       if (!message.ttft && (delta.content || delta.reasoning_content || delta.tool_calls)) {
@@ -195,17 +193,30 @@ export function Chat({ status }) {
   useEffect(() => end.current?.scrollIntoView({ block: "end" }), [live?.text, talk.leaf]);
 
   const run = async (start, parent) => {
-    abort.current = new AbortController();
-    let last;
+    const key = talks.newId() + talks.newId();
     const history = talks.branch({ ...start, leaf: parent });
+    const body = { model, messages: asMessages(start, history), stream: true, ...start.sampling,
+      stream_options: { include_usage: true } };
+    await keep({ ...start, pending: { key, parent, model } });
+    await follow(start, { key, parent, model }, body);
+  };
+  // `body` null: the page was loaded again while the answer went on.
+  const follow = async (start, { key, parent, model: asked }, body) => {
+    const stop = new AbortController();
+    abort.current = () => { stop.abort(); forgetAnswer(key); };
+    let last;
     setLive({ role: "assistant", text: "", reasoning: "" });
-    await answer(start, history, model, abort.current.signal, (message) => {
+    await answer(key, body, asked, stop.signal, (message) => {
       last = message;
       setLive(message);
     });
     setLive(null);
-    await keep(talks.add(start, parent, last)[0]);
+    const { pending, ...settled } = start;
+    await keep(talks.add(settled, parent, last)[0]);
   };
+  useEffect(() => {
+    if (talk.pending && !live) follow(talk, talk.pending, null);
+  }, [talk.id]);
   const ask = async (text, parent = talk.leaf) => {
     const titled = talk.messages.length ? talk : { ...talk, title: text.slice(0, 48) };
     const [asked, question] = talks.add(titled, parent, { role: "user", text });
@@ -243,5 +254,5 @@ export function Chat({ status }) {
       ${live && html`<${Message} talk=${talk} message=${live} live />`}<div ref=${end}></div></div>
       <${Options} talk=${talk} onChange=${keep} />
       <${Composer} busy=${Boolean(live)} away=${status.link === "away"} onSend=${(text) => ask(text)}
-        onStop=${() => abort.current?.abort()} /></section>`;
+        onStop=${() => abort.current?.()} /></section>`;
 }

@@ -31,7 +31,7 @@ export async function all() {
 export const save = (talk) => store("readwrite", (talks) => talks.put(talk));
 export const remove = (id) => store("readwrite", (talks) => talks.delete(id));
 
-const newId = () => Array.from(crypto.getRandomValues(new Uint32Array(3)),
+export const newId = () => Array.from(crypto.getRandomValues(new Uint32Array(3)),
   (part) => part.toString(36)).join("");
 
 export const fresh = () => ({
