@@ -149,7 +149,9 @@ class SequenceKV:
 
     def _store(self, fresh: Pages, count: int) -> None:
         start, stop = self.num_pages, self.num_pages + count
-        if self.pages is None or stop > self.pages.key_words.shape[1]:
+        room = 0 if self.pages is None else self.pages.key_words.shape[1]
+        # After a deep cut the pool is left behind: writing into a shared one would copy it whole.
+        if stop > room or room > 2 * stop + SEGMENT_PAGES:
             # At most a segment or 3 % of slack, and still few copies.
             capacity = stop + max(min(SEGMENT_PAGES, start), start // 32)
             held = (None,) * 4 if self.pages is None else self.pages.arrays()
@@ -160,7 +162,7 @@ class SequenceKV:
                 )
             )
         else:
-            for held, new in zip(self.pages.arrays(), fresh.arrays(), strict=True):
+            for held, new in zip(self.held_pages.arrays(), fresh.arrays(), strict=True):
                 held[:, start:stop] = new
         self.num_pages = stop
 

@@ -186,6 +186,76 @@ def test_fork_and_original_go_their_own_ways():
     assert mx.array_equal(feed(cache, t, 700, 1000), wanted)
 
 
+def test_fork_that_is_cut_and_poisoned_spoils_neither_side():
+    t = tokens(1400)
+    cache = new_cache()
+    feed(cache, t, 0, 1200)
+    wanted = feed(cache.fork(), t, 1200, 1300)
+    twin = cache.fork()
+    twin.trim(700)
+    poison(twin)
+    assert mx.all(mx.isfinite(feed(twin, t, 500, 1400, 40)))
+    assert mx.array_equal(feed(cache, t, 1200, 1300), wanted)
+
+
+def test_rows_cut_and_poisoned_before_they_are_merged_stay_readable():
+    t = tokens(1000)
+    rows = [new_cache(), new_cache()]
+    for row, cut in zip(rows, (500, 70), strict=True):
+        feed(row, t, 0, 800)
+        row.trim(cut)
+        poison(row)
+    alone = [row.fork() for row in rows]
+    batch = new_cache().merge(rows)
+    batch.trim(3)
+    for row in batch.rows:
+        poison(row)
+    for row in alone:
+        row.trim(3)
+    for at in range(850, 920):
+        out = step(batch, t, at)
+        for i, row in enumerate(alone):
+            assert mx.array_equal(out[i : i + 1], feed(row, t, at, at + 1))
+
+
+def test_rewound_state_does_not_read_what_was_after_it():
+    t = tokens(900)
+    cache = new_cache()
+    feed(cache, t, 0, 600)
+    early = cache.fork()
+    wanted = feed(early.fork(), t, 600, 700)
+    feed(cache, t, 600, 900)
+    poison(cache)
+    cache.state = early.state
+    assert mx.array_equal(feed(cache, t, 600, 700), wanted)
+
+
+def test_peak_of_a_layer_while_it_prefills_stays_below_half():
+    """Right after a chunk has come in, when it is held exactly beside all that is compressed."""
+    cache = TurboKVCache(K4V3, 64, PlainBackend())
+    chunk, peak = 1024, 0
+    for _ in range(16):
+        k, v = (mx.random.normal((1, 1, chunk, 64)).astype(mx.float16) for _ in range(2))
+        cache.update_and_fetch(k, v)
+        peak = max(peak, cache.nbytes)
+        cache._unanswered = False  # the attention is not what is measured
+        cache.kv.flush(mx.random.normal((1, 1, 64)), PlainBackend().encode)
+        mx.eval(cache.state)
+    assert peak <= 0.45 * 16 * chunk * 64 * 4
+
+
+def test_cut_of_a_long_entry_does_not_copy_what_was_cut_off():
+    t = tokens(4000)
+    entry = new_cache()
+    feed(entry, t, 0, 4000, 500)
+    mx.eval(entry.state)
+    twin = entry.fork()
+    twin.trim(3400)
+    feed(twin, t, 600, 800)
+    mx.eval(twin.state)
+    assert twin.nbytes < 0.5 * entry.nbytes
+
+
 @pytest.mark.parametrize("length", [0, 50, 700])
 @pytest.mark.parametrize("format", FORMATS.values(), ids=lambda f: f.name)
 def test_state_round_trip_gives_the_same_attention(format: KVFormat, length: int):
