@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "engine"))
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from kv_peers import PEERS, AncestorKVCache, peer_caches, record_bytes
+from kv_peers import PEERS, PeerKVCache, peer_caches
 from mlx_lm import load
-from mlx_lm.models.cache import QuantizedKVCache, make_prompt_cache
+from mlx_lm.models.cache import make_prompt_cache
 from models import smollm2_dense
 
 from swiftlm_engine import turboquant
@@ -149,13 +149,9 @@ def share_of_fp16(caches: list[Any], tokens: int) -> float:
         if isinstance(cache, turboquant.TurboKVCache):
             heads, _, dim = cache.kv.exact_keys.shape
             held += heads * cache.format.sequence_bytes(tokens, dim)
-        elif isinstance(cache, QuantizedKVCache):
-            words, scales, _ = cache.keys
-            heads, dim = words.shape[1], words.shape[-1] * 32 // cache.bits
-            held += 2 * heads * tokens * (dim * cache.bits / 8 + scales.shape[-1] * 4)
-        elif isinstance(cache, AncestorKVCache):
+        elif isinstance(cache, PeerKVCache):
             heads, dim = cache.keys.shape[1], cache.keys.shape[-1]
-            held += heads * tokens * record_bytes(dim)
+            held += cache.share_of_fp16() * heads * dim * 4 * tokens
         else:
             continue
         whole += heads * dim * 4 * tokens

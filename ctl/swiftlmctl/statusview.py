@@ -138,7 +138,7 @@ def _state_words(model: m.ModelStatus) -> str:
 def _notes(model: m.ModelStatus) -> str:
     notes = [model.error] if model.error else []
     notes += [model.quantization] if model.quantization else []
-    notes += [f"kv {model.loaded.kv}"] if model.loaded and model.loaded.kv else []
+    notes += _kv_words(model)
     notes += [_streams(model)] if _counters(model) else []
     split = json.loads(model.plan or "{}").get("gpu_layers")
     notes += [] if split is None else [f"{split} layers on the accelerator, rest on the CPU"]
@@ -182,6 +182,24 @@ def _disk_line(model: m.ModelStatus) -> str:
         words.append(f"{found['read_errors']} reads failed")
     words += [f"degraded: {problem}" for problem in found["problems"]]
     return f"disk     {model.model}: {', '.join(words)}"
+
+
+def _kv_words(model: m.ModelStatus) -> list[str]:
+    """The format and its layers, then what a token of the running sequences really takes."""
+    loaded, stats = model.loaded, model.stats
+    if loaded is None or not loaded.kv:
+        return []
+    formats = json.loads(loaded.kv_report or "{}").get("layers", [])
+    compressed = sum(format != "fp16" for format in formats)
+    words = f"kv {loaded.kv}"
+    if 0 < compressed < len(formats):
+        words += f" in {compressed} of {len(formats)} layers"
+    if stats is None or not stats.kv_tokens:
+        return [words]
+    words += f", {size_text(stats.kv_bytes // stats.kv_tokens)} a token"
+    if compressed:
+        words += f", {stats.kv_compressed_tokens} of {stats.kv_tokens} tokens compressed"
+    return [words]
 
 
 def _download(download: m.DownloadStatus) -> str:

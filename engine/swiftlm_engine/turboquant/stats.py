@@ -3,7 +3,8 @@
 Keys of real models carry a large part that no token changes (biases, channel means); it costs bits
 and softmax does not see it: q.(k - mu) = q.k - q.mu, and q.mu is added back per segment. The
 equaliser s = sqrt(std(k) / rms(q)) balances the channels; k/s is stored and q*s asks. Both are
-causal: a segment's mean comes from the tokens that open it, the scale from the first flush.
+causal: a segment's mean comes from the tokens that open it, the scale from the first flush, where
+a decoding sequence has but a few queries to learn from.
 """
 
 import mlx.core as mx
@@ -13,6 +14,8 @@ from swiftlm_engine.turboquant.formats import PAGE_TOKENS, SEGMENT_PAGES
 
 EQUALISER_LIMIT = 8.0
 _TINY = 1e-6
+# So few queries are believed by half: neighbours ask alike, later ones ask differently.
+_DOUBT_ROWS = 64
 
 
 def segment_means(keys: mx.array, first_page: int) -> mx.array:
@@ -41,7 +44,9 @@ def equaliser(centred_keys: mx.array, queries: mx.array) -> mx.array:
     spread = mx.sqrt(mx.mean(centred_keys * centred_keys, 1))
     asked = sanitise(queries).reshape(heads, -1, dim)
     asked = mx.sqrt(mx.mean(asked * asked, 1))
-    log_scale = 0.5 * (_log_relative(spread) - _log_relative(asked))
+    rows = queries.size // (heads * dim)
+    trust = rows / (rows + _DOUBT_ROWS)
+    log_scale = 0.5 * (_log_relative(spread) - trust * _log_relative(asked))
     log_scale = log_scale - mx.mean(log_scale, -1, keepdims=True)
     scale = mx.clip(mx.exp(log_scale), 1 / EQUALISER_LIMIT, EQUALISER_LIMIT)
     return scale.astype(mx.float16)
