@@ -8,7 +8,17 @@ import importlib
 import time
 from pathlib import Path
 
-NAMES = ("decode", "serving", "overtake", "agent", "constrained", "startup")
+NAMES = (
+    "decode",
+    "serving",
+    "overtake",
+    "agent",
+    "constrained",
+    "startup",
+    "memory",
+    "planning",
+    "calibration",
+)
 
 
 def main() -> None:

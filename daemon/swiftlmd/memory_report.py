@@ -10,6 +10,7 @@ import json
 import logging
 from typing import Any  # JSON values
 
+from swiftlm_engine.brain.ledger import EntryKind
 from swiftlmd.clock import Clock
 from swiftlmd.machine import Machine, own_bytes
 from swiftlmd.memory import RatioStore
@@ -23,14 +24,17 @@ _OFF, _OFF_BYTES = 0.15, 256 * 10**6  # both exceeded: a bug in the formulas
 _AT_REST = ("weights", "experts", "process")  # what a plan says an idle engine holds
 
 
-def memory_report(residency: Residency, machine: Machine, level: str) -> dict[str, Any]:
+def memory_report(
+    residency: Residency, machine: Machine, ratios: RatioStore, level: str
+) -> dict[str, Any]:
     """One JSON document; sizes in bytes under names that end so."""
-    models = [_model(resident) for resident in residency.residents if resident.priced_bytes]
+    models = [_model(resident, ratios) for resident in residency.residents if resident.priced_bytes]
     status = machine.status([])
     return {
         "memory_bytes": status.memory_bytes,
         "available_bytes": status.available_bytes,
         "budget_bytes": status.budget_bytes,
+        "reserve_bytes": machine.reserve_bytes,
         "priced_bytes": sum(model["priced_bytes"] for model in models),
         "measured_bytes": status.measured_bytes,
         "daemon_bytes": own_bytes(),
@@ -41,27 +45,48 @@ def memory_report(residency: Residency, machine: Machine, level: str) -> dict[st
     }
 
 
-def _model(resident: Resident) -> dict[str, Any]:
+def _model(resident: Resident, ratios: RatioStore) -> dict[str, Any]:
     stats = resident.engine.stats if resident.engine else None
     report: dict[str, Any] = {
         "model": resident.name,
         "state": (resident.state.value.name or "").lower(),
         "priced_bytes": resident.priced_bytes,
-        "terms": _terms(resident.plan),
+        "terms": _held(resident.plan, stats.extra if stats else ""),
     }
     if stats is not None:
+        ratio = ratios.get(ratio_key(resident)) if resident.engine else None
+        report["ratio_at_rest"] = "" if ratio is None else ratio.last
         report["measured"] = {
             "footprint_bytes": stats.footprint_bytes,
             "mlx_active_bytes": stats.active_bytes,
             "mlx_pool_bytes": stats.pool_bytes,
             "mlx_peak_bytes": stats.peak_bytes,
-            "kv_bytes": stats.kv_bytes,
-            "kv_reserved_bytes": stats.kv_reserved_bytes,
-            "prefix_cache_bytes": stats.prefix_cache_bytes,
         }
-        if stats.extra:
-            report["engine"] = json.loads(stats.extra)
     return report
+
+
+def _held(plan: str, extra: str) -> list[dict[str, Any]]:
+    """Every kind of the ledger: what it is priced at, beside what the engine says it holds."""
+    priced: dict[str, int] = {}
+    for term in _terms(plan):
+        priced[term["kind"]] = priced.get(term["kind"], 0) + term["bytes"]
+    measured: dict[str, int] = json.loads(extra).get("measured", {}) if extra else {}
+    return [
+        {
+            "kind": kind.value,
+            "priced_bytes": priced.get(kind, 0),
+            "measured_bytes": measured.get(kind),
+        }
+        for kind in EntryKind
+        if kind in priced or kind in measured
+    ]
+
+
+def ratio_key(resident: Resident) -> str:
+    """A model as it was loaded; it needs an engine."""
+    assert resident.engine is not None, "a ratio is of a loaded model"
+    loaded = resident.engine.loaded
+    return f"{loaded.fingerprint or resident.name}:{loaded.dtype}"
 
 
 def _terms(plan: str) -> list[dict[str, Any]]:
@@ -98,7 +123,7 @@ class PriceCheck:
         measured = max(0, stats.footprint_bytes - moving)
         if not priced:
             return
-        key = f"{engine.loaded.fingerprint or resident.name}:{engine.loaded.dtype}"
+        key = ratio_key(resident)
         now = self._clock.date()
         try:
             ratio = await asyncio.to_thread(self._ratios.record, key, priced, measured, now)

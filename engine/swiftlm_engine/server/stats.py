@@ -17,6 +17,7 @@ import mlx.core as mx
 from swiftlm_engine.brain.sequence import Phase, Sequence
 from swiftlm_engine.footprint import footprint_bytes
 from swiftlm_engine.mlx_thread import MlxThread
+from swiftlm_engine.server.holdings import holdings
 from swiftlm_engine.session import Session
 from swiftlm_proto import messages as m
 
@@ -65,6 +66,7 @@ class StatsReader:
             prefix_cache_bytes=prefix.nbytes,
             prefix_cache_hits=cache.num_hits,
             prefix_cache_misses=cache.num_misses,
+            extra=holdings(self._session),
             stream_counters=json.dumps(streaming.to_json()) if streaming else "",
             active=[_state(s, now) for s in (*scheduler.running, *scheduler.waiting)],
         )

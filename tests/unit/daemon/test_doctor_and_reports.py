@@ -143,21 +143,33 @@ async def test_the_ratio_of_measured_to_priced_is_kept_once_per_load(tmp_path: P
     await settle()
 
 
-async def test_the_memory_report_shows_price_beside_measure() -> None:
+async def test_the_memory_report_shows_price_beside_measure(tmp_path: Path) -> None:
     clock = FakeClock()
-    model = await resident(clock, m.EngineStats(footprint_bytes=1600, extra='{"rows": []}'))
+    held = json.dumps({"measured": {"weights": 880, "kv": 0, "scratch": 40}})
+    model = await resident(clock, m.EngineStats(footprint_bytes=1600, extra=held))
+    ratios = RatioStore(tmp_path / "ratios.json")
+    ratios.record("a:", 1000, 1100, 1e9)
 
     class Machine:
+        reserve_bytes = 5
+
         def status(self, models: list[m.ModelStatus]) -> m.MachineStatus:
             return m.MachineStatus(memory_bytes=100, budget_bytes=80)
 
-    report = memory_report(Residents(model), Machine(), "calm")
+    report = memory_report(Residents(model), Machine(), ratios, "calm")
     assert report["priced_bytes"] == 6000
     assert report["budget_bytes"] == 80
     row = report["models"][0]
     assert row["measured"]["footprint_bytes"] == 1600
-    assert [term["kind"] for term in row["terms"]] == ["weights", "process", "kv"]
-    assert row["engine"] == {"rows": []}
+    terms = [(t["kind"], t["priced_bytes"], t["measured_bytes"]) for t in row["terms"]]
+    assert terms == [
+        ("weights", 900, 880),
+        ("kv", 5000, 0),
+        ("scratch", 0, 40),
+        ("process", 100, None),
+    ]
+    assert row["ratio_at_rest"] == 1.1
+    assert report["reserve_bytes"] == 5
     json.dumps(report)
 
 

@@ -929,7 +929,7 @@ class EngineStats(betterproto2.Message):
 
     extra: "str" = betterproto2.field(20, betterproto2.TYPE_STRING)
     """
-    JSON: streaming counters, ledger entries
+    JSON: {"measured": {kind of the ledger: bytes}}
     """
 
     kv_reserved_bytes: "int" = betterproto2.field(21, betterproto2.TYPE_UINT64)

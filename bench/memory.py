@@ -1,0 +1,64 @@
+"""What the plan prices beside what is measured: at rest, and after a request fills the context.
+
+Each model in a process of its own (see memory_probe.py), dense and packed to four bits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.models import ROOMS, ROOT, dense_models, four_bit
+from bench.table import Report
+
+# Context and chunk; packed products are slow on CPUs, and their sizes do not depend on length.
+_DENSE, _PACKED = ((512, 256), (2048, 512)), ((256, 128),)
+
+
+async def run() -> Report:
+    report = Report(
+        "memory",
+        ["model", "context / chunk", "weights", "KV", "at rest", "peak", "process after load"],
+    )
+    for name, folder in dense_models().items():
+        for context, chunk in _DENSE:
+            _add(report, f"{name} float32", folder, context, chunk)
+        for context, chunk in _PACKED:
+            _add(report, f"{name} 4-bit", four_bit(folder), context, chunk)
+    report.notes.append(
+        "measured / priced. Weights and KV: bytes apart. At rest: weights. Peak: weights, KV of a "
+        "full context and scratch against MLX's peak. Process: weights and process against the "
+        "kernel's count."
+    )
+    return report
+
+
+def _add(report: Report, name: str, folder: Path, context: int, chunk: int) -> None:
+    found = _probe(folder, context, chunk)
+    priced = found["weights_priced"] + found["kv_priced"] + found["scratch_priced"]
+    resting = found["weights_priced"] + found["process_priced"]
+    report.add(
+        name,
+        f"{context} / {chunk}",
+        found["active"] - found["weights_priced"],
+        found["kv"] - found["kv_priced"],
+        _ratio(found["active"], found["weights_priced"]),
+        _ratio(found["peak"], priced),
+        _ratio(found["footprint"], resting),
+    )
+    report.figures[f"{name} {context}"] = [float(found["peak"]), float(priced)]
+
+
+def _probe(folder: Path, context: int, chunk: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "bench.memory_probe", str(folder), str(context), str(chunk)]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOMS, str(ROOT)])}
+    done = subprocess.run(command, env=environ, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _ratio(measured: int, priced: int) -> str:
+    return f"{measured / priced:.3f} ({measured / 1e6:.0f} / {priced / 1e6:.0f} MB)"

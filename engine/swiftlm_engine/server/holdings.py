@@ -1,0 +1,42 @@
+"""What the process holds, by the kinds of the ledger: every number is a reading, none a price."""
+
+from __future__ import annotations
+
+import json
+
+import mlx.core as mx
+
+from swiftlm_engine.brain.ledger import EntryKind
+from swiftlm_engine.footprint import footprint_bytes
+from swiftlm_engine.session import Session
+from swiftlm_engine.streaming.report import StreamMode
+
+
+def holdings(session: Session) -> str:
+    """JSON, {"measured": {kind: bytes}}. On the MLX thread."""
+    active, pool, footprint = mx.get_active_memory(), mx.get_cache_memory(), footprint_bytes()
+    experts = _expert_bytes(session)
+    ssd = session.prefix.stats().ssd
+    queued = ssd.queued_bytes if ssd else 0
+    measured = {
+        EntryKind.WEIGHTS: session.facts.weight_bytes - experts,
+        EntryKind.EXPERTS: experts,
+        EntryKind.KV: session.runner.kv_bytes(),
+        # What was once needed above what is held now: a chunk's scratch, and KV that has gone.
+        EntryKind.SCRATCH: max(0, mx.get_peak_memory() - active),
+        EntryKind.PREFIX_CACHE: session.prefix.nbytes,
+        EntryKind.BUFFER_POOL: pool,
+        EntryKind.WRITE_BUFFERS: queued,
+        EntryKind.PROCESS: max(0, footprint - active - pool - queued),
+    }
+    if not experts:
+        del measured[EntryKind.EXPERTS]
+    return json.dumps({"measured": {kind.value: size for kind, size in measured.items()}})
+
+
+def _expert_bytes(session: Session) -> int:
+    """Slots of streamed layers; whole layers that stay are weights."""
+    streaming = session.streaming
+    if streaming is None or streaming.mode is StreamMode.LAYERS:
+        return 0
+    return streaming.slots * streaming.record_bytes * streaming.streamed_layers
