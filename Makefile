@@ -50,7 +50,7 @@ bench-kv: setup
 	$(FAST) $(PYTHON) bench/kv_quality.py
 
 bench-stream: setup
-	$(FAST) PYTHONPATH=engine:proto:daemon $(PYTHON) -m bench.streaming $(MODEL)
+	$(FAST) PYTHONPATH=engine:proto:daemon:tests $(PYTHON) -m bench.streaming
 
 soak: setup
 	$(FAST) $(PYTHON) -m pytest tests -m slow

@@ -7,7 +7,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,10 +61,12 @@ class EngineProcess:
 
 
 @contextlib.asynccontextmanager
-async def engine_process(tmp_path: Path, room_path: str):
+async def engine_process(
+    tmp_path: Path, room_path: str, program: Sequence[str] = ("-m", "swiftlm_engine")
+):
     path = tmp_path / "e.sock"
     process = subprocess.Popen(  # noqa: ASYNC220 - a test may block for a fork
-        [sys.executable, "-m", "swiftlm_engine", "--socket", path, "--parent", str(os.getpid())],
+        [sys.executable, *program, "--socket", path, "--parent", str(os.getpid())],
         env={**os.environ, "PYTHONPATH": room_path},
         stderr=subprocess.DEVNULL,
     )

@@ -1,0 +1,108 @@
+"""A disk that fails under an engine process: the request ends in an error, the process lives, and
+the next request is answered as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import tiny_models
+from engine_harness import EngineHarness
+from engine_process import engine_process
+from tiny_models import make_model
+
+from swiftlm_engine.generation import EngineFault, GenerateJob
+from swiftlm_engine.sampling.settings import SamplingSettings
+from swiftlm_proto import messages as m
+
+PROGRAM = [str(Path(tiny_models.__file__).with_name("faulty_disk_engine.py"))]
+LAYERS, EXPERTS, TOP_K = 2, 12, 2
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return make_model("qwen3_moe", tmp_path / "model", num_experts=EXPERTS)
+
+
+@pytest.fixture
+def fault(tmp_path, monkeypatch):
+    path = tmp_path / "fault"
+    monkeypatch.setenv("FAULT", str(path))
+    return path
+
+
+@pytest.fixture
+async def engine(folder, fault, tmp_path, room_path):
+    async with engine_process(tmp_path, room_path, PROGRAM) as process:
+        events = await process.load(folder, stream_experts="experts", expert_slots=TOP_K)
+        assert events[-1].stage is m.LoadEventStage.READY, events[-1]
+        yield process
+
+
+def ask(text: str, name: str) -> m.GenerateRequest:
+    return m.GenerateRequest(
+        request_id=name, text=text, max_tokens=6, ignore_eos=True, no_cache=True,
+        sampling=m.Sampling(temperature=0.0),
+    )  # fmt: skip
+
+
+async def test_a_failed_read_ends_one_request_and_the_next_is_right(engine, fault):
+    sound, _ = await engine.ask(ask("once upon a time", "first"))
+    for kind in ("eio", "gone", "end"):
+        fault.write_text(kind)
+        _, failed = await engine.ask(ask("another tale of many words", kind))
+        assert failed.reason is m.FinishedReason.ERROR, kind
+        assert "model.safetensors" in failed.fault.message
+        fault.unlink()
+        again, finished = await engine.ask(ask("once upon a time", f"after {kind}"))
+        assert (again, finished.reason) == (sound, m.FinishedReason.LENGTH), kind
+    fault.write_text("short")  # is no failure: the rest is asked for
+    again, finished = await engine.ask(ask("once upon a time", "short"))
+    assert (again, finished.reason) == (sound, m.FinishedReason.LENGTH)
+    assert engine.process.poll() is None
+    stats = await engine.stub.stats(m.StatsRequest())
+    counters = json.loads(stats.stream_counters)
+    assert counters["read_errors"] == 3
+    assert counters["problems"] == []
+
+
+async def test_a_replaced_file_changes_no_answer_and_a_truncated_one_ends_requests(
+    engine, folder, tmp_path
+):
+    sound, _ = await engine.ask(ask("once upon a time", "first"))
+    weights = folder / "model.safetensors"
+    os.link(weights, tmp_path / "loaded")
+    other = make_model("qwen3_moe", tmp_path / "other", num_experts=EXPERTS, seed=5)
+    os.replace(other / "model.safetensors", weights)
+    again, _ = await engine.ask(ask("once upon a time", "replaced"))
+    assert again == sound
+    os.truncate(tmp_path / "loaded", 4096)
+    for name in ("truncated", "still"):
+        _, failed = await engine.ask(ask("other words", name))
+        assert failed.reason is m.FinishedReason.ERROR
+        assert "load it again" in failed.fault.message
+    assert engine.process.poll() is None
+
+
+def test_a_decoded_token_waits_once_for_each_streamed_layer(folder):
+    greedy = SamplingSettings(temperature=0.0)
+    with EngineHarness(folder, stream_experts="on", expert_slots=TOP_K) as engine:
+
+        def waits(name: str, tokens: int) -> int:
+            before = engine.session.streaming.to_json()["syncs"]
+            engine.run(GenerateJob(name, "a tale", greedy, max_tokens=tokens, ignore_eos=True))
+            return engine.session.streaming.to_json()["syncs"] - before
+
+        waits("first", 9)
+        assert waits("long", 19) - waits("short", 9) == 10 * LAYERS
+
+
+def test_an_unknown_kind_of_experts_is_refused_before_any_is_read(tmp_path, monkeypatch):
+    def no_read(*_: object) -> int:
+        raise AssertionError("an expert was read")
+
+    monkeypatch.setattr(os, "preadv", no_read)
+    with pytest.raises(EngineFault, match=r"llama4.*--stream-experts off"):
+        EngineHarness(make_model("llama4", tmp_path), stream_experts="experts")
