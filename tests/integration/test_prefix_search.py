@@ -120,3 +120,16 @@ def test_others_decode_while_a_prefix_is_read_from_disk(tmp_path, monkeypatch):
     num_waits = reading.count("waits")
     assert num_waits >= 5  # files of 256 tokens
     assert reading.count("token") >= num_waits - 2
+
+
+def test_another_models_cache_may_go_while_a_prefix_is_read(prefix, model, tmp_path):
+    def new_caches():
+        return make_prompt_cache(model)
+
+    tier = SsdTier(tmp_path / "other", Fingerprint({"model": "b"}), new_caches, LIMITS)
+    other = PrefixCache(new_caches, 1 << 30, tier)
+    search = prefix.search(PROMPT)
+    next(search)
+    other.clear()
+    assert other.close(10.0)
+    assert ended(search).source is Source.SSD

@@ -1,0 +1,83 @@
+"""Limits of a request against the context, and who may touch MLX."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+import mlx.core as mx
+import pytest
+from engine_harness import EngineHarness
+from tiny_models import make_model
+
+from swiftlm_engine.generation import EndReason, EngineFault, FaultKind, GenerateJob
+from swiftlm_engine.server.service import EngineService
+from swiftlm_proto.exit_codes import EngineExit
+
+CONTEXT = 64
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_model("llama", tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def engine(folder):
+    with EngineHarness(folder, context=CONTEXT) as harness:
+        yield harness
+
+
+@pytest.mark.parametrize("length", [CONTEXT, CONTEXT + 1, 5 * CONTEXT])
+def test_prompt_that_leaves_no_room_is_refused_with_both_lengths_and_never_cut(engine, length):
+    with pytest.raises(EngineFault) as refused:
+        engine.run(GenerateJob("r", (5,) * length))
+    assert refused.value.kind is FaultKind.CONTEXT_TOO_LONG
+    assert f"{CONTEXT} tokens" in refused.value.message
+    assert f"{length} tokens" in refused.value.message
+
+
+def test_answer_without_a_limit_may_fill_the_rest_of_the_context(engine):
+    (answer,) = engine.run(GenerateJob("r", (5, 6, 7), ignore_eos=True))
+    assert answer.finished.reason is EndReason.LENGTH
+    assert answer.finished.usage.prompt_tokens == 3
+    assert answer.finished.usage.completion_tokens == CONTEXT - 3
+
+
+def test_only_the_engine_thread_evaluates(folder, monkeypatch):
+    threads: set[str] = set()
+
+    def noting(function):
+        def call(*args):
+            threads.add(threading.current_thread().name)
+            return function(*args)
+
+        return call
+
+    monkeypatch.setattr(mx, "eval", noting(mx.eval))
+    monkeypatch.setattr(mx, "async_eval", noting(mx.async_eval))
+    with EngineHarness(folder, prefix_cache_bytes=16 << 20) as harness:
+        jobs = [GenerateJob(f"r{i}", "hello world", max_tokens=8) for i in range(4)]
+        harness.run(*jobs)
+        harness.abort("gone")
+        harness.run(*jobs)
+    assert threads == {"mlx"}
+
+
+async def test_step_loop_that_dies_ends_the_process_with_its_own_code(monkeypatch):
+    class Broken:
+        has_work = True
+
+        def step(self):
+            raise ValueError("a bug in the step")
+
+        def idle(self):
+            raise AssertionError("there is work")
+
+    monkeypatch.setattr(os, "_exit", lambda code: None)
+    service = EngineService()
+    service._mlx.call(service._mlx.drive, Broken())
+    code = await asyncio.wait_for(service.ended, 20)
+    assert code is EngineExit.LOOP_DIED
+    assert code != 0
