@@ -109,6 +109,15 @@ def test_dense_model_larger_than_the_machine_streams_its_layers(dense: facts.Mod
     assert made.to_json()["streaming"]["mode"] == "layers"
 
 
+def test_experts_of_an_unknown_family_stream_with_their_layers(moe: facts.ModelFacts) -> None:
+    unknown = replace(moe, model_type="moe_of_tomorrow")
+    made = plan.make_plan(unknown, PlanRequest(), SMALL_MAC)
+    assert made.strategy is Strategy.STREAMED
+    assert made.streaming is None
+    assert made.to_json()["streaming"]["mode"] == "layers"
+    assert plan.make_plan(moe, PlanRequest(), SMALL_MAC).layers is None
+
+
 def test_dense_model_that_only_others_crowd_out_is_not_streamed(dense: facts.ModelFacts) -> None:
     crowded = mac(24, 16.0, committed_bytes=14 * GIB)
     assert plan.make_plan(dense, PlanRequest(), crowded).refused

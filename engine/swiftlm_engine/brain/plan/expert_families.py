@@ -1,5 +1,7 @@
 """Model types whose experts can be read one by one; any other streams whole layers at best."""
 
+from swiftlm_engine.brain.facts import ModelFacts
+
 # Their experts are a plain SwitchGLU that takes its weights as they lie in the file.
 EXPERT_FAMILIES = frozenset(
     {
@@ -20,3 +22,7 @@ EXPERT_FAMILIES = frozenset(
         "glm4_moe_lite",
     }
 )
+
+
+def streams_experts(facts: ModelFacts) -> bool:
+    return facts.moe and facts.model_type in EXPERT_FAMILIES

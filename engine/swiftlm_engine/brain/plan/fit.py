@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from swiftlm_engine.brain.facts import KvFormat, ModelFacts
 from swiftlm_engine.brain.ledger import EntryKind
 
+from .expert_families import streams_experts
 from .layer_streaming import LayerPlacement, layer_sizes, place_layers
 from .machine import Accelerator, Covers, Limit, MachineLimits
 from .partition import split_need
@@ -238,7 +239,7 @@ class Fitter:
 
     def _may_stream_layers(self) -> bool:
         """Every token waits for the disk then: only if asked for, or if nothing else can help."""
-        if self.facts.moe or self.request.stream is Toggle.OFF:
+        if streams_experts(self.facts) or self.request.stream is Toggle.OFF:
             return False
         if self.request.stream is Toggle.ON:
             return True
@@ -259,7 +260,7 @@ class Fitter:
         )
 
     def _may_stream(self) -> bool:
-        return self.facts.moe and self.request.stream is not Toggle.OFF
+        return streams_experts(self.facts) and self.request.stream is not Toggle.OFF
 
     def _fixed_split(self) -> bool:
         layers = self.request.gpu_layers

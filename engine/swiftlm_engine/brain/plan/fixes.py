@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from swiftlm_engine.brain.facts import KvFormat
 
+from .expert_families import streams_experts
 from .fit import Candidate, Fitter, longest_context
 from .machine import BUDGET, RECLAIMABLE, Covers, gigabytes
 from .request import MIN_CONTEXT, PlanRequest, Toggle
@@ -37,7 +38,7 @@ def _single_changes(fitter: Fitter, refused: Candidate) -> Iterator[str]:
     context = _longest(fitter, request)
     if context is not None and context != request.context:
         yield f"--ctx {context}"
-    if fitter.facts.moe and request.stream is Toggle.OFF:
+    if streams_experts(fitter.facts) and request.stream is Toggle.OFF:
         streamed = replace(request, stream=Toggle.AUTO, expert_slots=None)
         if _fits(fitter, streamed):
             yield "--stream-experts on"
@@ -72,7 +73,7 @@ def _all_together(fitter: Fitter, refused: Candidate) -> Iterator[str]:
     if _compressible(fitter):
         request = replace(request, kv="turbo")
         flags.insert(0, "--kv turbo")
-    if fitter.facts.moe and request.stream is Toggle.OFF:
+    if streams_experts(fitter.facts) and request.stream is Toggle.OFF:
         request = replace(request, stream=Toggle.AUTO)
         flags.insert(0, "--stream-experts on")
     context = _longest(replace(fitter, request=request), request)
@@ -80,7 +81,7 @@ def _all_together(fitter: Fitter, refused: Candidate) -> Iterator[str]:
         flags += [] if context == request.context else [f"--ctx {context}"]
         yield " ".join(flags)
         return
-    if not fitter.facts.moe and _fits(fitter, replace(request, stream=Toggle.ON)):
+    if not streams_experts(fitter.facts) and _fits(fitter, replace(request, stream=Toggle.ON)):
         yield "--stream-experts on (layers are then read from disk for each token)"
     binding, room = fitter.headroom(refused.need)
     if binding.covers is not Covers.BUFFER:
