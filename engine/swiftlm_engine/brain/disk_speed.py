@@ -1,4 +1,4 @@
-"""How fast a disk gives records of a model: at random places, with 1 to 16 threads, none read twice.
+"""How fast a disk gives records of a model: at random places, by 1 to 16 threads, none read twice.
 
 The page cache would answer for the disk, so what is to be read is dropped from it first where the
 system allows that (Linux), and what answers faster than any disk does not count.
