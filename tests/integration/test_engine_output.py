@@ -39,7 +39,7 @@ QUESTION = Chat((Message("user", (TextPart("hello world"),)),))
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     folder = make_model("llama", tmp_path_factory.mktemp("llama"), max_position_embeddings=1024)
-    with EngineHarness(folder, prefix_cache_bytes=16 << 20) as harness:
+    with EngineHarness(folder, prefix_cache_bytes=16 << 20, max_queue=200) as harness:
         yield harness
 
 
@@ -47,11 +47,13 @@ def sampled(seed, temperature=1.0):
     return SamplingSettings(temperature=temperature, seed=seed)
 
 
-def test_samples_of_random_weights_follow_the_schema(engine):
+@pytest.mark.parametrize(
+    "seeds", [range(40), pytest.param(range(40, 200), marks=pytest.mark.slow)], ids=len
+)
+def test_samples_of_random_weights_follow_the_schema(engine, seeds):
     grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA))
     jobs = [
-        GenerateJob(f"r{i}", QUESTION, sampled(i), max_tokens=400, grammar=grammar)
-        for i in range(40)
+        GenerateJob(f"r{i}", QUESTION, sampled(i), max_tokens=400, grammar=grammar) for i in seeds
     ]
     for answer in engine.run(*jobs):
         assert answer.finished.reason is EndReason.STOP
