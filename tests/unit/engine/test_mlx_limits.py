@@ -1,0 +1,35 @@
+"""MLX's own limits follow the plan, and the wired one is left alone where that is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from swiftlm_engine import session
+from swiftlm_engine.device import Device
+from swiftlm_engine.options import EngineOptions
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name in ("set_memory_limit", "set_cache_limit", "set_wired_limit"):
+        monkeypatch.setattr(mx, name, lambda size, name=name: found.update({name: size}))
+    return found
+
+
+def options(**sizes: int) -> EngineOptions:
+    return EngineOptions(model="m", folder=Path(), **sizes)
+
+
+def test_every_limit_of_the_plan_is_set_once_at_load(calls: dict[str, int]) -> None:
+    sizes = {"memory_limit_bytes": 3, "buffer_cache_bytes": 2, "wired_bytes": 1}
+    session._set_limits(options(**sizes), Device.METAL)
+    assert calls == {"set_memory_limit": 3, "set_cache_limit": 2, "set_wired_limit": 1}
+
+
+def test_the_wired_limit_is_never_touched_when_wiring_is_off(calls: dict[str, int]) -> None:
+    session._set_limits(options(buffer_cache_bytes=2), Device.METAL)
+    assert calls == {"set_cache_limit": 2}
