@@ -53,7 +53,7 @@ bench-stream: setup
 	$(FAST) PYTHONPATH=engine:proto:daemon:tests $(PYTHON) -m bench.streaming
 
 soak: setup
-	$(FAST) $(PYTHON) -m pytest tests -m slow
+	$(FAST) $(PYTHON) -m pytest tests -m slow -s
 
 proto: setup
 	PYTHON=$(PYTHON) scripts/generate_proto.sh
