@@ -7,47 +7,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from fakes import (
-    FakeClock,
-    FakeLauncher,
-    FakeMemory,
-    FakePlanner,
-    FakeStore,
     settle,
     stored_model,
 )
+from residency_world import GB, World, make_world
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.settings import NEVER, Settings
 from swiftlmd.engines.process import EngineDied
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
-from swiftlmd.residency import Residency
 from swiftlmd.resident import State
-
-GB = 10**9
-
-
-@dataclass(slots=True)
-class World:
-    clock: FakeClock
-    memory: FakeMemory
-    store: FakeStore
-    launcher: FakeLauncher
-    residency: Residency
-    settings: Settings
-
-    def state(self, name: str) -> State | None:
-        return next((r.state for r in self.residency.residents if r.name == name), None)
-
-    def loaded(self) -> set[str]:
-        return {r.name for r in self.residency.residents if r.state is State.READY}
-
-    async def use(self, name: str) -> None:
-        async with self.residency.lease(name):
-            pass
 
 
 @pytest.fixture
@@ -55,24 +28,6 @@ async def world() -> AsyncIterator[World]:
     world = make_world()
     async with world.residency:
         yield world
-
-
-def make_world() -> World:
-    clock, memory = FakeClock(), FakeMemory(total=16 * GB, others=2 * GB)
-    store = FakeStore(
-        stored_model("a", 6 * GB), stored_model("b", 6 * GB), stored_model("c", 6 * GB)
-    )
-    launcher = FakeLauncher(memory)
-    residency = Residency(
-        clock=clock,
-        store=store,
-        planner=FakePlanner(memory, budget=13 * GB),
-        launcher=launcher,
-        footprint=memory.footprint_bytes,
-        settings=lambda: world.settings,
-    )
-    world = World(clock, memory, store, launcher, residency, Settings())
-    return world
 
 
 async def test_ten_first_requests_at_once_load_a_model_once(world: World) -> None:

@@ -1,0 +1,52 @@
+"""A residency whose clock, memory, store and engines a test holds in its hands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fakes import FakeClock, FakeLauncher, FakeMemory, FakePlanner, FakeStore, stored_model
+
+from swiftlmd.config.settings import Settings
+from swiftlmd.residency import Residency
+from swiftlmd.resident import State
+
+GB = 10**9
+
+
+@dataclass(slots=True)
+class World:
+    clock: FakeClock
+    memory: FakeMemory
+    store: FakeStore
+    launcher: FakeLauncher
+    residency: Residency
+    settings: Settings
+
+    def state(self, name: str) -> State | None:
+        return next((r.state for r in self.residency.residents if r.name == name), None)
+
+    def loaded(self) -> set[str]:
+        return {r.name for r in self.residency.residents if r.state is State.READY}
+
+    async def use(self, name: str) -> None:
+        async with self.residency.lease(name):
+            pass
+
+
+def make_world() -> World:
+    """Three models of 6 GB and room for two of them."""
+    clock, memory = FakeClock(), FakeMemory(total=16 * GB, others=2 * GB)
+    store = FakeStore(
+        stored_model("a", 6 * GB), stored_model("b", 6 * GB), stored_model("c", 6 * GB)
+    )
+    launcher = FakeLauncher(memory)
+    residency = Residency(
+        clock=clock,
+        store=store,
+        planner=FakePlanner(memory, budget=13 * GB),
+        launcher=launcher,
+        footprint=memory.footprint_bytes,
+        settings=lambda: world.settings,
+    )
+    world = World(clock, memory, store, launcher, residency, Settings())
+    return world
