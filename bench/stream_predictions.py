@@ -91,7 +91,7 @@ def main() -> None:
 
 def _plan(facts: ModelFacts, mac: Mac, budget_gb: int) -> Plan:
     request = PlanRequest(
-        context=8192, stream=Toggle.ON, budget_bytes=budget_gb * GB, prefix_cache_bytes=0
+        context=8192, kv="fp16", stream=Toggle.ON, budget_bytes=budget_gb * GB, prefix_cache_bytes=0
     )
     return make_plan(facts, request, mac.limits())
 

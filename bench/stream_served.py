@@ -109,42 +109,33 @@ def serve(server: Server, prompt: str, tokens: int) -> Served:
     _wait_loaded(base)
     pid = int(_model(base)["pid"])
     body = {"model": server.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0,
-            "ignore_eos": True, "stream": True}  # fmt: skip
+            "ignore_eos": True}  # fmt: skip
     with ThreadPoolExecutor(1) as pool:
-        answer: Future[tuple[float, list[float]]] = pool.submit(_stream, server, body)
+        asked: Future[dict[str, Any]] = pool.submit(_answer, server, body)
         kv_bytes = 0
-        while not answer.done():
+        while not asked.done():
             stats = _model(base).get("stats", {})
             kv_bytes = max(kv_bytes, int(stats.get("kv_bytes", 0)))
             time.sleep(0.2)
-    began, times = answer.result()
+    answer = asked.result()
     time.sleep(2.0)  # the daemon asks its engines about once a second
-    seconds = times[-1] - times[0]
     return Served(
-        tokens_s=(len(times) - 1) / seconds if seconds else 0.0,
-        first_s=times[0] - began,
-        num_tokens=len(times),
+        tokens_s=answer["timings"]["predicted_per_second"],
+        first_s=answer["timings"]["first_token_s"],
+        num_tokens=answer["usage"]["completion_tokens"],
         peak_bytes=_peak_bytes(pid),
         kv_bytes=kv_bytes,
         status=_model(base),
     )
 
 
-def _stream(server: Server, body: dict[str, Any]) -> tuple[float, list[float]]:
-    """When it was asked, and when each token came."""
+def _answer(server: Server, body: dict[str, Any]) -> dict[str, Any]:
     request = urllib.request.Request(
         f"{server.url}/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    began, times = time.perf_counter(), []
     with urllib.request.urlopen(request, timeout=ANSWER_S) as reply:
-        for line in reply:
-            if line.startswith(b"data: {"):
-                chunk = json.loads(line[6:])
-                if "error" in chunk:
-                    raise RuntimeError(chunk["error"]["message"])
-                if chunk["choices"] and chunk["choices"][0]["text"]:
-                    times.append(time.perf_counter())
-    return began, times
+        found: dict[str, Any] = json.load(reply)
+    return found
 
 
 def _wait_loaded(base: str) -> None:

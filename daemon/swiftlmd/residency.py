@@ -270,6 +270,7 @@ class Residency:
         try:
             await self._clock.sleep(resident.crashes.wait_s())
             placement = await self._room.make(resident, force=force, evict=evict)
+            log.info("loading %s", placement.refusal)  # the plan in words, whatever it says
             engine = await self._launcher.launch(placement, resident.settings, resident.on_progress)
         except asyncio.CancelledError:
             cancelled = ServiceError(

@@ -256,9 +256,23 @@ def _facts(
         limits.parallel,
         limits.prefill_chunk,
         kv.facts.fingerprint,
-        (*weights.notes, *kv.notes),
+        (*weights.notes, *kv.notes, *_streaming_notes(options, weights.streaming)),
         kv.report(),
     )
+
+
+def _streaming_notes(options: EngineOptions, streaming: StreamingReport | None) -> tuple[str, ...]:
+    """What was asked for and is off, or changes answers, while experts stream."""
+    if streaming is None or streaming.mode is not StreamMode.EXPERTS:
+        return ()
+    notes = []
+    if options.draft:
+        notes.append("drafts are off while experts are read from disk")
+    if options.parallel > 1:
+        notes.append("one sequence at a time while experts are read from disk")
+    if options.top_k_experts:
+        notes.append(f"{streaming.experts_per_token} experts per token, as asked")
+    return tuple(notes)
 
 
 def _policy_path(options: EngineOptions, facts: FolderFacts) -> Path | None:
