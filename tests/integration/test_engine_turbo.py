@@ -16,6 +16,9 @@ from swiftlm_engine.sampling.settings import SamplingSettings
 from swiftlm_engine.turboquant import policy
 
 GREEDY = SamplingSettings(temperature=0.0)
+# Where a prompt is cut depends on the speed of the machine unless a slice is long; and a token is
+# attended exactly by its own chunk, so that other cuts mean other text.
+STEADY_MS = 600_000
 PROMPTS = [
     "the quick brown fox jumps over the lazy dog " * 60,
     "hello world " * 30,
@@ -51,12 +54,12 @@ def jobs(prefix):
 
 @pytest.fixture(scope="module")
 def alone(folder):
-    with EngineHarness(folder, kv="k4v3") as engine:
+    with EngineHarness(folder, slice_ms=STEADY_MS, kv="k4v3") as engine:
         return [engine.run(job)[0].content for job in jobs("a")]
 
 
 def test_compressed_text_in_a_batch_equals_text_alone(folder, alone):
-    with EngineHarness(folder, kv="k4v3") as engine:
+    with EngineHarness(folder, slice_ms=STEADY_MS, kv="k4v3") as engine:
         assert [answer.content for answer in engine.run(*jobs("b"))] == alone
 
 
@@ -76,9 +79,11 @@ def mean_error(exact, other):
 def test_prefix_hit_of_compressed_rows_stays_within_the_error_of_the_codec(folder):
     with EngineHarness(folder, kv="fp16") as engine:
         _, exact = first_logprobs(engine, "exact")
-    with EngineHarness(folder, kv="k4v3") as engine:
+    with EngineHarness(folder, slice_ms=STEADY_MS, kv="k4v3") as engine:
         _, cold = first_logprobs(engine, "cold")
-    with EngineHarness(folder, kv="k4v3", prefix_cache_bytes=64 << 20) as engine:
+    with EngineHarness(
+        folder, slice_ms=STEADY_MS, kv="k4v3", prefix_cache_bytes=64 << 20
+    ) as engine:
         engine.run(*jobs("c"))
         cached, warm = first_logprobs(engine, "warm")
     assert cached > 0
@@ -102,7 +107,7 @@ def test_compressed_rows_hold_less_than_half_of_the_plain_bytes(folder):
 
 
 def test_ngram_drafts_change_no_compressed_text(folder, alone):
-    with EngineHarness(folder, kv="k4v3", draft="ngram") as engine:
+    with EngineHarness(folder, slice_ms=STEADY_MS, kv="k4v3", draft="ngram") as engine:
         assert [engine.run(job)[0].content for job in jobs("e")] == alone
 
 
@@ -118,3 +123,31 @@ def test_model_that_compresses_nowhere_is_refused_by_name(tmp_path):
         EngineHarness(make_model("llama", tmp_path / "m", head_dim=20), kv="k4v3")
     assert refused.value.kind is FaultKind.UNSUPPORTED
     assert "--kv fp16" in refused.value.message
+
+
+def test_aborted_compressed_row_leaves_nothing_behind(folder, alone):
+    with EngineHarness(folder, slice_ms=STEADY_MS, kv="k4v3") as engine:
+        endless = GenerateJob("gone", PROMPTS[0], GREEDY, max_tokens=2000, ignore_eos=True)
+        engine.submit(endless)
+        assert engine.abort("gone")
+        engine.collect(1)
+        runner = engine.session.runner
+        assert (runner.num_open, runner.kv_bytes(), runner.kv_compressed_tokens()) == (0, 0, 0)
+        assert engine.run(jobs("after")[0])[0].content == alone[0]
+
+
+def test_status_counts_tokens_that_are_really_compressed(folder):
+    with EngineHarness(folder, slice_ms=STEADY_MS, kv="k4v3") as engine:
+        seen = []
+        step = engine.session.runner.decode
+
+        def measured():
+            seen.append(engine.session.runner.kv_compressed_tokens())
+            return step()
+
+        engine.session.runner.decode = measured
+        job = GenerateJob("r", PROMPTS[0], GREEDY, max_tokens=3, ignore_eos=True)
+        (answer,) = engine.run(job)
+        prompt = answer.started.prompt_tokens
+    assert max(seen) == (prompt - 1 - 68) // 64 * 64
+    assert max(seen) > 0.8 * prompt
