@@ -12,6 +12,8 @@ from swiftlm_engine.turboquant.formats import K4V3, num_pages
 from swiftlm_engine.turboquant.kernels.launch import KernelBackend
 from swiftlm_engine.turboquant.sequence import SequenceKV
 
+Graph = Callable[[], mx.array]
+
 
 @dataclass
 class Report:
@@ -21,8 +23,19 @@ class Report:
     failed: list[str] = field(default_factory=list)
 
     def row(self, part: str, what: str, value: float, unit: str, target: str = "") -> None:
-        self.rows.append({"part": part, "what": what, "value": value, "unit": unit})
+        row = {"part": part, "what": what, "value": value, "unit": unit, "note": target}
+        self.rows.append(row)
         print(f"{part:8s} {what:44s} {value:10.4g} {unit:8s} {target}", flush=True)
+
+    def in_turns(
+        self, part: str, name: str, pairs: list[tuple[float, float]], target: float
+    ) -> None:
+        """Medians of (fp16, ours) pairs measured in turns, and of their ratios."""
+        ratios = sorted(exact / turbo for exact, turbo in pairs)
+        self.row(part, f"{name} fp16", statistics.median(x for x, _ in pairs), "us")
+        self.row(part, f"{name} k4v3", statistics.median(x for _, x in pairs), "us")
+        spread = f"{ratios[0]:.2f}..{ratios[-1]:.2f}, target {target}"
+        self.row(part, f"{name} ratio", statistics.median(ratios), "x", spread)
 
 
 class Clock:
@@ -32,12 +45,12 @@ class Clock:
         self._ballast = mx.random.normal((1 << 29,)).astype(mx.float16)
         mx.eval(self._ballast)
 
-    def device_us(self, graph: Callable[[], mx.array], repeats: int = 7) -> float:
+    def device_us(self, graph: Graph, repeats: int = 7) -> float:
         mx.eval(graph())
         mx.eval(graph())
         return self._behind(graph, repeats) - self._behind(None, repeats)
 
-    def _behind(self, graph: Callable[[], mx.array] | None, repeats: int) -> float:
+    def _behind(self, graph: Graph | None, repeats: int) -> float:
         walls = []
         for _ in range(repeats):
             queued = self._ballast
@@ -68,10 +81,14 @@ def random_kv(heads: int, dim: int, length: int, backend: KernelBackend) -> Sequ
     )
     kv.means = mx.random.normal((heads, kv.num_segments, dim)).astype(mx.float16) * 0.1
     kv.equaliser = mx.random.uniform(0.7, 1.4, (heads, dim)).astype(mx.float16)
-    kv.exact_keys = mx.random.normal((heads, 144, dim)).astype(mx.float16)
-    kv.exact_values = mx.random.normal((heads, 144, dim)).astype(mx.float16)
+    kv.zone = exact_zone(heads, 144, dim)
     mx.eval(kv.arrays())
     return kv
+
+
+def exact_zone(heads: int, tokens: int, dim: int) -> tuple[mx.array, mx.array]:
+    keys, values = mx.random.normal((2, heads, tokens, dim)).astype(mx.float16)
+    return mx.contiguous(keys), mx.contiguous(values)
 
 
 def random_words(*shape: int) -> mx.array:

@@ -134,6 +134,24 @@ def test_decode_equals_plain_attention_at_every_edge(case: Case):
         assert relative(backend.attend(kv, query, case.dim**-0.5), wanted) < tolerance(case)
 
 
+@pytest.mark.parametrize("case", [CASES[3], CASES[4], CASES[13], CASES[17]], ids=str)
+def test_decode_writes_the_new_tokens_into_the_exact_zone_itself(case: Case):
+    backend = kernels(case.dialect)
+    kv, queries = storage(case, backend, 600)
+    plain = kv.fork()
+    for rows in (1, 1, 3):
+        keys, values = mx.random.normal((2, case.heads, rows, case.dim)).astype(mx.float16)
+        query = queries[None, :, :rows]
+        for held in (kv, plain):
+            held.append(keys[None], values[None])
+        assert kv.num_fresh == rows
+        got = backend.attend(kv, query, 0.1)
+        assert kv.num_fresh == 0, "nobody wrote it"
+        assert relative(got, attention.attend(plain, query, 0.1)) < tolerance(case)
+    for mine, other in zip(kv.zone, (plain.exact_keys, plain.exact_values), strict=True):
+        assert mx.array_equal(mine[:, : kv.num_exact], other[:, : kv.num_exact])
+
+
 def test_decode_table_in_threadgroup_memory_gives_the_same():
     case = Case("metal", K4V3, 128, 4, 2)
     backend, other = kernels("metal"), kernels("metal", table=True)

@@ -34,13 +34,14 @@ class Partial:
 
 
 def attend(kv: SequenceKV, queries: mx.array, scale: float) -> mx.array:
-    """(Hq, T, d) queries of the newest T tokens -> (Hq, T, d) in the queries' dtype."""
+    """(..., Hq, T, d) queries of the newest T tokens -> the same shape and dtype."""
+    shape, queries = queries.shape, queries.reshape(queries.shape[-3:])
     num_queries = queries.shape[1]
     blocks = [
         _attend_block(kv, queries[:, start : start + BLOCK_QUERIES], scale, num_queries - start)
         for start in range(0, num_queries, BLOCK_QUERIES)
     ]
-    return blocks[0] if len(blocks) == 1 else mx.concatenate(blocks, axis=1)
+    return (blocks[0] if len(blocks) == 1 else mx.concatenate(blocks, axis=1)).reshape(shape)
 
 
 def _attend_block(kv: SequenceKV, queries: mx.array, scale: float, distance: int) -> mx.array:

@@ -15,7 +15,7 @@ from swiftlm_engine.turboquant.sequence import SequenceKV
 
 class Backend(Protocol):
     def attend(self, kv: SequenceKV, queries: mx.array, scale: float) -> mx.array:
-        """(Hq, T, d) queries of the newest T tokens -> (Hq, T, d). Lazy."""
+        """(..., Hq, T, d) queries, leading ones only, of the newest T tokens -> the same. Lazy."""
 
     def encode(self, kv: SequenceKV, count: int) -> Pages:
         """The oldest `count` pages' worth of tokens behind the sinks. Lazy."""
@@ -40,11 +40,16 @@ class PlainBackend:
 
 
 def exact_attention(kv: SequenceKV, queries: mx.array, scale: float) -> mx.array:
-    keys, values = kv.keys_and_values()
-    mask = "causal" if queries.shape[1] > 1 else None
-    return mx.fast.scaled_dot_product_attention(
-        queries[None], keys[None], values[None], scale=scale, mask=mask
-    )[0]
+    return plain_attention(queries, *kv.keys_and_values(), scale)
+
+
+def plain_attention(queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:
+    """(..., Hq, T, d) queries over ordinary (H, N, d) keys and values."""
+    mask = "causal" if queries.shape[-2] > 1 else None
+    out = mx.fast.scaled_dot_product_attention(
+        queries.reshape(1, *queries.shape[-3:]), keys[None], values[None], scale=scale, mask=mask
+    )
+    return out.reshape(queries.shape)
 
 
 class DeviceBackend:

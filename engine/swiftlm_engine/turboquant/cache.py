@@ -65,16 +65,16 @@ class TurboKVCache:
             raise AttentionNotRouted(
                 "attention over a turbo cache was not routed; call turboquant.install(model)"
             )
-        self.kv.append(keys[0], values[0])
+        self.kv.append(keys, values)
         self._unanswered = True
         return keys, values
 
     def attend(self, queries: mx.array, scale: float) -> mx.array:
         """Attention of (1, Hq, T, d) queries for the T newest tokens; then compress. Lazy."""
         self._unanswered = False
-        out = self.backend.attend(self.kv, queries[0], scale)
-        self.kv.flush(queries[0], self.backend.encode)
-        return out[None]
+        out = self.backend.attend(self.kv, queries, scale)
+        self.kv.flush(queries, self.backend.encode)
+        return out
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         """Everything expanded, (1, H, N, d): for tests and for leaving the format."""
@@ -85,7 +85,7 @@ class TurboKVCache:
         return self.offset
 
     def empty(self) -> bool:
-        return self.kv.exact_keys is None
+        return self.kv.num_tokens == 0
 
     def is_trimmable(self) -> bool:
         return True

@@ -2,8 +2,9 @@
 
 Order of tokens: the first `SINK_TOKENS` exact ones, then the pages, then the other exact ones.
 Arrays are only ever replaced or written through handles this object owns, so a fork costs nothing
-until one side writes (MLX then copies the buffer). Nothing beyond the counts is ever read. Results
-are lazy.
+until one side writes (MLX then copies the buffer). Nothing beyond the counts is ever read. A
+decoded token is first only held (`fresh`): a kernel writes it as it attends, anybody else's look at
+the exact zone does. Results are lazy.
 """
 
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from swiftlm_engine.turboquant.stats import (
 # What decoding can hold before it flushes, with room for a few speculated tokens.
 EXACT_CAPACITY = SINK_TOKENS + RECENT_TOKENS + PAGE_TOKENS + 12
 
+MAX_FRESH = 4  # tokens a decode step brings: one, or a few speculated ones
 
 # (storage, pages) -> the oldest tokens behind the sinks as pages; a backend's `encode`.
 Encode = Callable[["SequenceKV", int], Pages]
@@ -39,14 +41,29 @@ class SequenceKV:
     """Mutable storage; `TurboKVCache` is its face towards mlx-lm."""
 
     codec: Codec
-    num_exact: int = 0
+    num_exact: int = 0  # `fresh` ones included
     num_pages: int = 0
     # Arrays are None while there is nothing to hold: no tokens, no pages.
-    exact_keys: mx.array = None  # (H, capacity, d) in the model's dtype
-    exact_values: mx.array = None
+    zone: tuple[mx.array, mx.array] | None = None  # (H, capacity, d) in the model's dtype
+    fresh: tuple[mx.array, mx.array] | None = None  # (..., H, T, d) newest tokens, not yet in zone
     pages: Pages | None = None  # capacity may exceed num_pages
     means: mx.array = None  # (H, S, d) fp16
     equaliser: mx.array = None  # (H, d) fp16
+
+    @property
+    def exact_keys(self) -> mx.array:
+        """(H, capacity, d), None while there are no tokens."""
+        self._settle()
+        return None if self.zone is None else self.zone[0]
+
+    @property
+    def exact_values(self) -> mx.array:
+        self._settle()
+        return None if self.zone is None else self.zone[1]
+
+    @property
+    def num_fresh(self) -> int:
+        return 0 if self.fresh is None else self.fresh[0].shape[-2]
 
     @property
     def num_tokens(self) -> int:
@@ -67,7 +84,9 @@ class SequenceKV:
         return [self.exact_keys, self.exact_values, *pages, self.means, self.equaliser]
 
     def nbytes(self) -> int:
-        return sum(a.nbytes for a in self.arrays() if a is not None)
+        pages = () if self.pages is None else self.pages.arrays()
+        held = (*(self.zone or ()), *pages, self.means, self.equaliser)
+        return sum(a.nbytes for a in held if a is not None)
 
     def fork(self) -> "SequenceKV":
         """A copy that shares every buffer until one side writes."""
@@ -78,34 +97,55 @@ class SequenceKV:
 
     def adopt(self, arrays: list[mx.array | None]) -> None:
         """Take over the arrays of `arrays()`, in that order."""
-        self.exact_keys, self.exact_values, *pages, self.means, self.equaliser = arrays
+        keys, values, *pages, self.means, self.equaliser = arrays
+        self.zone, self.fresh = None if keys is None else (keys, values), None
         self.pages = None if pages[0] is None else Pages(*pages)
 
     def append(self, keys: mx.array, values: mx.array) -> None:
-        """Add (H, T, d) tokens to the exact zone; `flush` compresses later."""
-        start, stop = self.num_exact, self.num_exact + keys.shape[1]
-        if self.exact_keys is None or stop > self.exact_keys.shape[1]:
-            self.exact_keys = _grown(self.exact_keys, start, keys)
-            self.exact_values = _grown(self.exact_values, start, values)
+        """Add (..., H, T, d) tokens, leading ones only; `flush` compresses later."""
+        self._settle()
+        count = keys.shape[-2]
+        self.num_exact += count
+        self.fresh = keys, values
+        if count > MAX_FRESH or not self.num_pages or self.num_exact > EXACT_CAPACITY:
+            self._settle()
+
+    def adopt_zone(self, keys: mx.array, values: mx.array) -> None:
+        """Take over an exact zone in which the fresh tokens are written."""
+        self.zone, self.fresh = (keys, values), None
+
+    def _settle(self) -> None:
+        """Write the fresh tokens into the exact zone."""
+        if self.fresh is None:
+            return
+        fresh = [x.reshape(x.shape[-3:]) for x in self.fresh]
+        start = self.num_exact - self.num_fresh
+        self.fresh = None
+        if self.zone is None or self.num_exact > self.zone[0].shape[1]:
+            held = (None, None) if self.zone is None else self.zone
+            self.zone = _grown(held[0], start, fresh[0]), _grown(held[1], start, fresh[1])
         else:
-            self.exact_keys[:, start:stop] = keys
-            self.exact_values[:, start:stop] = values
-        self.num_exact = stop
+            for held, new in zip(self.zone, fresh, strict=True):
+                held[:, start : self.num_exact] = new
 
     def flush(self, queries: mx.array, encode: Encode) -> None:
-        """Compress all but the newest tokens; `queries` (Hq, T, d) teach the first equaliser."""
+        """Compress all but the newest tokens; `queries` (..., Hq, T, d) teach the first
+        equaliser."""
         count = num_pages(self.num_tokens) - self.num_pages
         if count <= 0:
             return
         stop = SINK_TOKENS + count * PAGE_TOKENS
         self._learn(self.exact_keys[:, SINK_TOKENS:stop], queries, count)
         self._store(encode(self, count), count)
-        self.exact_keys = _without(self.exact_keys, stop, self.num_exact)
-        self.exact_values = _without(self.exact_values, stop, self.num_exact)
+        self.zone = (
+            _without(self.exact_keys, stop, self.num_exact),
+            _without(self.exact_values, stop, self.num_exact),
+        )
         self.num_exact -= count * PAGE_TOKENS
 
     def trim(self, count: int) -> int:
         """Forget the newest `count` tokens; returns how many that were."""
+        self._settle()
         count = min(count, self.num_tokens)
         newest = self.num_exact - SINK_TOKENS if self.num_pages else self.num_exact
         if count <= newest:
@@ -175,7 +215,7 @@ class SequenceKV:
             keys = mx.concatenate([keys, old_keys[:, :loose].astype(keys.dtype)], 1)
             values = mx.concatenate([values, old_values[:, :loose].astype(values.dtype)], 1)
         self.num_exact = SINK_TOKENS + loose
-        self.exact_keys, self.exact_values = _grown(None, 0, keys), _grown(None, 0, values)
+        self.zone = _grown(None, 0, keys), _grown(None, 0, values)
         self._keep_pages(whole)
 
     def _keep_pages(self, count: int) -> None:

@@ -1,6 +1,7 @@
 """Device functions that several kernels share, in the neutral dialect.
 
-The constants in front of them (`constants.py`): D head size; SCALE softmax scale times log2(e);
+The constants in front of them (`constants.py`): D head size; ROW floats of a partial result (its
+values, maximum, weight); SCALE softmax scale times log2(e);
 ROOT 1/sqrt(D); SIGNS, K_LEVELS, K_BOUNDS, V_LEVELS, V_BOUNDS tables. Softmax runs in base 2
 throughout.
 """
@@ -25,10 +26,8 @@ TQ_FN void tq_transform(TQ_REF float* x, int lane) {
     }
   }
   TQ_UNROLL for (int step = 1; step < 32; step *= 2) {
-    TQ_UNROLL for (int i = 0; i < N; ++i) {
-      const float other = TQ_XOR(x[i], step);
-      x[i] = (lane & step) ? other - x[i] : x[i] + other;
-    }
+    const float sign = (lane & step) ? -1.f : 1.f;
+    TQ_UNROLL for (int i = 0; i < N; ++i) x[i] = TQ_FMA(x[i], sign, TQ_XOR(x[i], step));
   }
 }
 
@@ -43,6 +42,22 @@ TQ_FN float tq_max(float x) {
     x = other > x ? other : x;
   }
   return x;
+}
+
+// L neighbouring values of a row, read and written at once as far as their number allows.
+template <int L, class Z>
+struct alignas((L & -L) * sizeof(Z) < 16 ? (L & -L) * sizeof(Z) : 16) TqRow {
+  Z v[L];
+};
+
+template <int L, class Z>
+TQ_FN void tq_read(TQ_REF TqRow<L, Z>& x, TQ_IN Z* row) {
+  TQ_MOVE(x, ((TQ_IN TqRow<L, Z>*)row)[0]);
+}
+
+template <int L, class Z>
+TQ_FN void tq_store(TQ_REF TqRow<L, Z>& x, TQ_OUT Z* row) {
+  TQ_MOVE(((TQ_OUT TqRow<L, Z>*)row)[0], x);
 }
 
 // Running softmax of one simdgroup: G heads, N dims of the output per lane.
@@ -94,8 +109,8 @@ TQ_FN void tq_weigh(TQ_REF TqState<G, N>& st, TQ_REF float (&s)[R][G]) {
 // lane * N + i; lanes from `lanes` on own none.
 template <int G, int N, int NW>
 TQ_FN void tq_write(TQ_REF TqState<G, N>& st, TQ_SHARED_PTR float* tops,
-                    TQ_SHARED_PTR float* weights, TQ_SHARED_PTR float* room, TQ_OUT float* out_top,
-                    TQ_OUT float* out_weight, TQ_OUT float* out, int lane, int warp, int lanes) {
+                    TQ_SHARED_PTR float* weights, TQ_SHARED_PTR float* room, TQ_OUT float* out,
+                    int lane, int warp, int lanes) {
   TQ_UNROLL for (int g = 0; g < G; ++g) {
     const float weight = tq_sum(st.weight[g]);
     if (lane == 0) {
@@ -111,8 +126,8 @@ TQ_FN void tq_write(TQ_REF TqState<G, N>& st, TQ_SHARED_PTR float* tops,
     const float shrink = TQ_EXP2(st.top[g] - top);
     TQ_UNROLL for (int i = 0; i < N; ++i) st.acc[g][i] *= shrink;
     if (warp == 0 && lane == 0) {
-      out_top[g] = top;
-      out_weight[g] = weight;
+      out[g * ROW + D] = top;
+      out[g * ROW + D + 1] = weight;
     }
   }
   for (int n = NW / 2; n > 0; n /= 2) {
@@ -135,7 +150,7 @@ TQ_FN void tq_write(TQ_REF TqState<G, N>& st, TQ_SHARED_PTR float* tops,
   }
   if (warp == 0 && lane < lanes) {
     TQ_UNROLL for (int g = 0; g < G; ++g) {
-      TQ_UNROLL for (int i = 0; i < N; ++i) out[g * D + lane * N + i] = st.acc[g][i];
+      TQ_UNROLL for (int i = 0; i < N; ++i) out[g * ROW + lane * N + i] = st.acc[g][i];
     }
   }
 }

@@ -25,6 +25,7 @@ def constants(format: KVFormat, head_dim: int, scale: float, order: NibbleOrder)
     """Everything of one format, head size and softmax scale."""
     lines = {
         "D": str(head_dim),
+        "ROW": str(head_dim + 2),
         "SCALE": _number(scale * math.log2(math.e)),
         "ROOT": _number(head_dim**-0.5),
         "KEY_BITS": str(format.key_bits),

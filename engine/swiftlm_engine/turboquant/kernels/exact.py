@@ -1,62 +1,64 @@
-"""Decode over the exact zone: sinks and newest tokens, in the model's dtype, not rotated.
+"""The exact zone in a decode kernel: sinks and newest tokens, in the model's dtype, not rotated.
 
-It runs beside the page kernel, so its time hides behind it. A simdgroup takes 32 tokens: lane =
-token for the logits, lane = dims for the values. Grid: (blocks of NW * 32 tokens, KV heads * GB).
+The first threadgroups of every KV head (`zones` of them) run this text instead of pages: no launch
+of its own. Lane = dims, R tokens in flight. This step's tokens come as `nk`, `nv`; with APPEND the
+zone is written anew, with them, to `xk`, `xv`: the GPU may still be reading the old one, and a copy
+of some 130 tokens costs less than two slice updates.
 """
 
-from swiftlm_engine.turboquant.kernels.dialect import Text
-
-EXACT = Text(
-    "exact",
-    ("q", "ek", "ev", "tokens"),
-    ("top", "weight", "part"),
-    r"""
-  const int PER_LANE = (D / 2 + 31) / 32, N = 2 * PER_LANE;
-  const int LANES = (D / 2 + PER_LANE - 1) / PER_LANE, GP = (G + 3) / 4 * 4;
-  const int QUERY = G * D, PROBS = NW * 32 * GP, MERGE = NW / 2 * G * 32 * N;
-  TQ_SHARED16 float room[QUERY + PROBS > MERGE ? QUERY + PROBS : MERGE];
-  TQ_SHARED float tops[NW * G], weights[NW * G];
-  TQ_SHARED_PTR float* asked = room;
-  TQ_SHARED_PTR float* probs = room + QUERY;
-  const int row = by * G, hk = by / GB, capacity = ek_shape[1], count = tokens_shape[0] - 1;
-
-  for (int i = warp * 32 + lane; i < G * D; i += NW * 32) asked[i] = float(q[row * D + i]) * SCALE;
-  TQ_BARRIER();
-  TqState<G, N> st;
-  tq_start(st);
-  const int start = (bx * NW + warp) * 32;
-  if (start < count) {
-    const bool live = start + lane < count;
-    const long base = ((long)hk * capacity + start) * D;
-    const long mine = base + (live ? lane : 0) * D;
-    float s[1][G];
-    TQ_UNROLL for (int g = 0; g < G; ++g) s[0][g] = 0.f;
-    TQ_UNROLL4 for (int d = 0; d < D; d += 4) {
-      const float a = float(ek[mine + d]), b = float(ek[mine + d + 1]);
-      const float c = float(ek[mine + d + 2]), e = float(ek[mine + d + 3]);
+# Names it needs around it: zones, hk, row, lane, warp, G, GB, NW, APPEND, Z (the type of the zone);
+# shared room, tops, weights.
+EXACT = r"""
+  if (bx < zones) {
+    const int HELD_LANE = (D / 2 + 31) / 32, M = 2 * HELD_LANE, R = G > 4 ? 2 : 4;
+    const int USED = (D / 2 + HELD_LANE - 1) / HELD_LANE, own = lane < USED ? lane : USED - 1;
+    const int held = tokens_shape[0] - 1, seen = tokens_shape[1] - 1, fresh = tokens_shape[2] - 1;
+    const long zone = (long)hk * ek_shape[1] * D + own * M;
+    const long added = ((long)hk * fresh - held) * D + own * M;
+    for (int g = warp; g < G; g += NW) {
+      for (int d = lane; d < D; d += 32) room[g * D + d] = float(q[(row + g) * D + d]) * SCALE;
+    }
+    TQ_BARRIER();
+    TqState<G, M> st;
+    tq_start(st);
+    for (int t = (bx * NW + warp) * R; t < held + seen; t += zones * NW * R) {
+      TqRow<M, Z> k[R], v[R];
+      TQ_UNROLL for (int r = 0; r < R; ++r) {
+        const int at = t + r < held + seen ? t + r : t;
+        const long place = zone + (long)at * D, other = added + (long)at * D;
+        tq_read(k[r], at < held ? ek + place : nk + other);
+        tq_read(v[r], at < held ? ev + place : nv + other);
+        if (APPEND && by % GB == 0 && lane < USED) {
+          tq_store(k[r], xk + place);
+          tq_store(v[r], xv + place);
+        }
+      }
       TQ_UNROLL for (int g = 0; g < G; ++g) {
-        const float4 y = ((const TQ_SHARED_PTR float4*)(asked + g * D + d))[0];
-        s[0][g] = TQ_FMA(y.x, a, TQ_FMA(y.y, b, TQ_FMA(y.z, c, TQ_FMA(y.w, e, s[0][g]))));
+        float s[R], top = st.top[g];
+        TQ_UNROLL for (int r = 0; r < R; ++r) {
+          float dot = 0.f;
+          TQ_UNROLL for (int i = 0; i < M; ++i) {
+            dot = TQ_FMA(room[g * D + own * M + i], float(k[r].v[i]), dot);
+          }
+          s[r] = tq_sum(lane < USED ? dot : 0.f);
+          s[r] = t + r < held + seen ? s[r] : -3e38f;
+          top = s[r] > top ? s[r] : top;
+        }
+        const float shrink = TQ_EXP2(st.top[g] - top);
+        st.top[g] = top;
+        st.weight[g] *= shrink;
+        TQ_UNROLL for (int i = 0; i < M; ++i) st.acc[g][i] *= shrink;
+        TQ_UNROLL for (int r = 0; r < R; ++r) {
+          const float p = TQ_EXP2(s[r] - top);
+          st.weight[g] += lane == 0 ? p : 0.f;
+          TQ_UNROLL for (int i = 0; i < M; ++i) {
+            st.acc[g][i] = TQ_FMA(p, float(v[r].v[i]), st.acc[g][i]);
+          }
+        }
       }
     }
-    TQ_UNROLL for (int g = 0; g < G; ++g) s[0][g] = live ? s[0][g] : -3e38f;
-    tq_weigh(st, s);
-    TQ_WARP_BARRIER();
-    TQ_UNROLL for (int g = 0; g < G; ++g) probs[(warp * 32 + lane) * GP + g] = s[0][g];
-    TQ_WARP_BARRIER();
-    const int own = lane < LANES ? lane : LANES - 1, here = count - start < 32 ? count - start : 32;
-    for (int t = 0; t < here; ++t) {
-      float v[N];
-      TQ_UNROLL for (int i = 0; i < N; ++i) v[i] = float(ev[base + t * D + own * N + i]);
-      TQ_UNROLL for (int g = 0; g < G; ++g) {
-        const float p = probs[(warp * 32 + t) * GP + g];
-        TQ_UNROLL for (int i = 0; i < N; ++i) st.acc[g][i] = TQ_FMA(p, v[i], st.acc[g][i]);
-      }
-    }
+    const long out = ((long)by * nbx + bx) * G;
+    tq_write<G, M, NW>(st, tops, weights, room, part + out * ROW, lane, warp, USED);
+    return;
   }
-  TQ_BARRIER();
-  const long out = ((long)by * nbx + bx) * G;
-  tq_write<G, N, NW>(st, tops, weights, room, top + out, weight + out, part + out * D, lane, warp,
-                     LANES);
-""",
-)
+"""

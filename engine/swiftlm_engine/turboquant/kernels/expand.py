@@ -36,12 +36,18 @@ EXPAND = Text(
     high[i] = VALUE_BITS == 3 ? vw[vp + D / 2 + pair / 2] >> (2 * (pair & 1))
                               : vw[vp + D / 2 + pair];
   }
-  for (int t = 0; t < 8; ++t) {
+  TqRow<8, u32> words[OWN];  // of the eight tokens
+  TQ_UNROLL for (int j = 0; j < OWN; ++j) {
+    const long word = at * (D / PER_WORD) + lane * N / PER_WORD + j;
+    tq_read(words[j], kw + word * 64 + warp * 8);
+  }
+  float stretch[N], shift[N];
+  TQ_UNROLL for (int i = 0; i < N; ++i) {
+    stretch[i] = float(eq[hk * D + lane * N + i]);
+    shift[i] = float(mu[mean + lane * N + i]);
+  }
+  TQ_UNROLL for (int t = 0; t < 8; ++t) {
     const int token = warp * 8 + t;
-    u32 words[OWN];
-    TQ_UNROLL for (int j = 0; j < OWN; ++j) {
-      words[j] = kw[(at * (D / PER_WORD) + lane * N / PER_WORD + j) * 64 + token];
-    }
     const float key_scale = float(ks[at * KEY_SCALARS * 64 + token]) * ROOT;
     const float value_scale = float(vs[at * 64 + token]) * ROOT;
     float k[N], v[N];
@@ -51,18 +57,19 @@ EXPAND = Text(
       const u32 b = VALUE_BITS == 3 ? high[i / 2] >> (4 * (4 * (i & 1) + t / 2) + (t & 1))
                                     : high[i / 2] >> (2 * t + 16 * (i & 1));
       const u32 code = (a & 3u) | ((b & (VALUE_BITS == 3 ? 1u : 3u)) << 2);
-      k[i] = tq_signed(tq_key_level(words[i / PER_WORD], d) * key_scale, 1, d);
+      k[i] = tq_signed(tq_key_level(words[i / PER_WORD].v[t], d) * key_scale, 1, d);
       v[i] = tq_signed(V_LEVELS[code] * value_scale, 1, d);
     }
     tq_transform<N>(k, lane);
     tq_transform<N>(v, lane);
-    const long target = (hk * total + SINKS + bx * 64 + token) * D;
+    TqRow<N, T> keys, values;
     TQ_UNROLL for (int i = 0; i < N; ++i) {
-      const int d = lane * N + i;
-      const float s = float(eq[hk * D + d]);
-      xk[target + d] = T(TQ_FMA(tq_signed(k[i], 0, d), s, float(mu[mean + d])));
-      xv[target + d] = T(tq_signed(v[i], 0, d));
+      keys.v[i] = T(TQ_FMA(tq_signed(k[i], 0, lane * N + i), stretch[i], shift[i]));
+      values.v[i] = T(tq_signed(v[i], 0, lane * N + i));
     }
+    const long target = (hk * total + SINKS + bx * 64 + token) * D + lane * N;
+    tq_store(keys, xk + target);
+    tq_store(values, xv + target);
   }
 """,
     header=r"""

@@ -1,31 +1,33 @@
 """Which kernel, with which grid: compressed storage in, attention, pages or plain KV out. All
 lazy."""
 
+import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 
 from swiftlm_engine.turboquant import attention
-from swiftlm_engine.turboquant.backend import exact_attention
+from swiftlm_engine.turboquant.backend import exact_attention, plain_attention
 from swiftlm_engine.turboquant.codec import Codec, Pages
 from swiftlm_engine.turboquant.encoder import encode_plain
 from swiftlm_engine.turboquant.formats import PAGE_TOKENS, SEGMENT_PAGES, KeyCode, KVFormat
 from swiftlm_engine.turboquant.kernels.constants import constants, matrix_constants
 from swiftlm_engine.turboquant.kernels.dialect import Dialect, Text, compiled, cuda, metal
 from swiftlm_engine.turboquant.kernels.encode import ENCODE
-from swiftlm_engine.turboquant.kernels.exact import EXACT
 from swiftlm_engine.turboquant.kernels.expand import EXPAND
 from swiftlm_engine.turboquant.kernels.merge import MERGE
 from swiftlm_engine.turboquant.kernels.scalar import MAX_SEGMENTS, SCALAR
 from swiftlm_engine.turboquant.kernels.simdgroup import SIMDGROUP
 from swiftlm_engine.turboquant.kernels.tensor import TENSOR
+from swiftlm_engine.turboquant.kernels.tune import choose_decoder
 from swiftlm_engine.turboquant.packing import NibbleOrder
-from swiftlm_engine.turboquant.sequence import SequenceKV
+from swiftlm_engine.turboquant.sequence import MAX_FRESH, SequenceKV
 
-MAX_ROWS = 4  # queries that are decoded one by one; more go through `expand`
+MAX_ROWS = MAX_FRESH  # queries that are decoded one by one; more go through `expand`
 _COUNTER_SIZE = 1 << 17  # the largest count a kernel can be told, in pages: 8 M tokens
-_EXACT_WARPS = 2
+_MAX_COUNTS = 256  # kept; a decode step asks for the same few in every layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,17 @@ class Shape:
     blocks: int  # threadgroups per KV head
     warps: int
     turn: bool  # rotate in the kernel (a Hadamard matrix exists)
+    resident: int  # threadgroups that fill the GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """What never changes from step to step in layers of one shape: building a call is host time."""
+
+    shape: Shape
+    append: bool  # the exact zone is written anew, with this step's tokens
+    pages: Any  # partials of compiled kernels, as MLX types them
+    merge: Any
 
 
 @dataclass(slots=True)
@@ -46,7 +59,9 @@ class KernelBackend:
     table_in_memory: bool = False  # decode table in threadgroup memory, not spread over lanes
     parallel_groups: int = 264  # threadgroups that fill the GPU
     _kernels: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    _decoders: dict[tuple[Any, ...], Decode] = field(default_factory=dict)
     _counter: mx.array | None = None
+    _counts: dict[tuple[int, ...], mx.array] = field(default_factory=dict)
 
     def key_order(self, format: KVFormat, head_dim: int) -> NibbleOrder:
         if self.dialect.name == "cuda" and _fits_tensor(format, head_dim):
@@ -58,14 +73,14 @@ class KernelBackend:
             return exact_attention(kv, queries, scale)
         if not _has_kernels(kv.codec):
             return attention.attend(kv, queries, scale)
-        rows = queries.shape[1]
+        rows = queries.shape[-2]
+        if rows == 1:
+            return self._decode(kv, queries, scale)
         if rows <= MAX_ROWS:
-            outs = [self._decode(kv, queries[:, i], scale, rows - 1 - i) for i in range(rows)]
-            return mx.stack(outs, axis=1)
-        keys, values = self.expand(kv)
-        return mx.fast.scaled_dot_product_attention(
-            queries[None], keys[None], values[None], scale=scale, mask="causal"
-        )[0]
+            parts = mx.split(queries, rows, axis=-2)
+            outs = [self._decode(kv, q, scale, rows - 1 - i) for i, q in enumerate(parts)]
+            return mx.concatenate(outs, axis=-2)
+        return plain_attention(queries, *self.expand(kv), scale)
 
     def encode(self, kv: SequenceKV, count: int) -> Pages:
         if not (_has_kernels(kv.codec) and _turns(kv.codec.head_dim)):
@@ -116,102 +131,127 @@ class KernelBackend:
         )
         return keys, values
 
-    def _decode(self, kv: SequenceKV, query: mx.array, scale: float, hidden: int) -> mx.array:
-        """(Hq, d) query that does not see the newest `hidden` tokens -> (Hq, d)."""
-        heads = kv.exact_keys.shape[0]
-        num_heads, dim = query.shape
-        text, shape = self._choose(kv.codec, num_heads // heads)
-        equaliser = kv.equaliser
-        if not shape.turn:
-            smooth = query.astype(mx.float32).reshape(heads, -1, dim) * equaliser[:, None]
-            equaliser = kv.codec.rotation.forward(smooth).reshape(num_heads, dim)
-        groups = heads * shape.blocks
-        splits = self._splits(kv.num_pages, groups, shape.warps)
-        pages = self._kernel(text, kv.codec, scale)(
-            inputs=[query, *kv.held_pages.arrays(), kv.means, equaliser, self._count(kv.num_pages)],
-            template=self._template(text, shape),
-            **_partials(groups, splits, shape.group, dim, shape.warps),
+    def _decode(self, kv: SequenceKV, query: mx.array, scale: float, hidden: int = 0) -> mx.array:
+        """(..., Hq, 1, d) query that does not see the newest `hidden` tokens -> the same."""
+        given = kv.num_fresh
+        zone = kv.zone or (kv.exact_keys, kv.exact_values)
+        seen = max(0, given - hidden)
+        held = kv.num_exact - given if given else kv.num_exact - hidden
+        decode = self._decoder(kv.codec, query, zone[0], scale, append=0 < given == seen)
+        shape, groups = decode.shape, zone[0].shape[0] * decode.shape.blocks
+        splits, zones = self._splits(kv.num_pages, groups, shape)
+        blocks, pages = splits + zones, self._count(kv.num_pages, zones)
+        news = zone[0].shape if decode.append else (1,)
+        part, keys, values = decode.pages(
+            inputs=[
+                query,
+                *kv.held_pages.arrays(),
+                kv.means,
+                kv.equaliser if shape.turn else _turned(kv, query),
+                *zone,
+                *(kv.fresh or zone),
+                pages,
+                self._count(held, seen, given),
+            ],
+            grid=(blocks * shape.warps * 32, groups, 1),
+            output_shapes=[(groups, blocks, shape.group, kv.codec.head_dim + 2), news, news],
         )
-        exact = self._exact(kv, query, scale, shape, kv.num_exact - hidden)
-        return self._merge(kv, [*pages, *exact], shape, scale, query.dtype)
-
-    def _exact(
-        self, kv: SequenceKV, query: mx.array, scale: float, shape: Shape, count: int
-    ) -> list[mx.array]:
-        groups = kv.exact_keys.shape[0] * shape.blocks
-        splits = -(-count // (32 * _EXACT_WARPS))
-        template = [("G", shape.group), ("GB", shape.blocks), ("NW", _EXACT_WARPS)]
-        partial: list[mx.array] = self._kernel(EXACT, kv.codec, scale)(
-            inputs=[query, kv.exact_keys, kv.exact_values, self._count(count)],
-            template=template,
-            **_partials(groups, splits, shape.group, query.shape[1], _EXACT_WARPS),
-        )
-        return partial
-
-    def _merge(
-        self, kv: SequenceKV, parts: list[mx.array], shape: Shape, scale: float, dtype: mx.Dtype
-    ) -> mx.array:
-        dim = kv.codec.head_dim
-        num_heads = parts[0].shape[0] * shape.group
-        warps = min(16, 2048 // max(dim, 128))
-        halves = 1 if shape.turn else 2
-        template = [("G", shape.group), ("NW", warps), ("TURN", shape.turn)]
-        out = self._kernel(MERGE, kv.codec, scale)(
-            inputs=parts,
-            template=[*template, ("T", dtype if shape.turn else mx.float32)],
-            grid=(num_heads * warps * 32, 1, 1),
-            threadgroup=(warps * 32, 1, 1),
-            output_shapes=[(halves * num_heads, dim)],
-            output_dtypes=[dtype if shape.turn else mx.float32],
-        )[0]
+        if decode.append:
+            kv.adopt_zone(keys, values)
+        out: mx.array = decode.merge(inputs=[part, pages])[0]
         if shape.turn:
             return out
-        turned = kv.codec.rotation.inverse(out[:num_heads])
-        return (turned + out[num_heads:]).astype(dtype)
+        return (kv.codec.rotation.inverse(out[0]) + out[1]).astype(query.dtype)
+
+    def _decoder(
+        self, codec: Codec, query: mx.array, zone: mx.array, scale: float, append: bool
+    ) -> Decode:
+        shapes = query.shape, query.dtype, zone.shape[0], zone.dtype
+        key = (codec, *shapes, scale, append, self.table_in_memory)
+        if key not in self._decoders:
+            text, shape = self._choose(codec, query.shape[-3] // zone.shape[0])
+            pages = partial(
+                self._kernel(text, codec, scale, self._sizes(text, shape, append)),
+                template=[("Z", zone.dtype)],
+                threadgroup=(shape.warps * 32, 1, 1),
+                output_dtypes=[mx.float32, zone.dtype, zone.dtype],
+            )
+            merge = self._merger(codec, shape, scale, query)
+            self._decoders[key] = Decode(shape, append, pages, merge)
+        return self._decoders[key]
+
+    def _merger(self, codec: Codec, shape: Shape, scale: float, query: mx.array) -> Any:
+        warps = min(16, 2048 // max(codec.head_dim, 128))
+        dtype = query.dtype if shape.turn else mx.float32
+        sizes = {"G": shape.group, "NW": warps, "TURN": int(shape.turn)}
+        return partial(
+            self._kernel(MERGE, codec, scale, sizes),
+            template=[("T", dtype)],
+            grid=(query.shape[-3] * warps * 32, 1, 1),
+            threadgroup=(warps * 32, 1, 1),
+            output_shapes=[query.shape if shape.turn else (2, *query.shape)],
+            output_dtypes=[dtype],
+        )
 
     def _choose(self, codec: Codec, group: int) -> tuple[Text, Shape]:
         dim = codec.head_dim
         size = max(n for n in range(1, 9) if group % n == 0 and (n <= 4 or dim <= 256))
         blocks = group // size
-        warps = 4 if dim <= 256 else 2
         if codec.order is NibbleOrder.SIGN:  # chosen for this kernel, no other reads it
-            return TENSOR, Shape(size, blocks, 8 if dim < 256 else 4, True)
-        if self.dialect.name == "metal" and size >= 5:
-            return SIMDGROUP, Shape(size, blocks, warps, _turns(dim))
-        return SCALAR, Shape(size, blocks, warps, _turns(dim))
+            # 8 warps; registers let two of these threadgroups on a core, one at d = 256.
+            resident = self.parallel_groups // (2 if dim == 256 else 1)
+            return TENSOR, Shape(size, blocks, 8, True, resident)
+        warps = 4 if dim <= 256 else 2
+        shape = Shape(size, blocks, warps, _turns(dim), self.parallel_groups * 8 // warps)
+        return (SIMDGROUP if self.dialect.name == "metal" and size >= 5 else SCALAR), shape
 
-    def _template(self, text: Text, shape: Shape) -> list[tuple[str, int]]:
-        sizes = [("G", shape.group), ("GB", shape.blocks), ("NW", shape.warps)]
-        if text is TENSOR:
-            return sizes
-        sizes.append(("TURN", int(shape.turn)))
-        return sizes if text is SIMDGROUP else [*sizes, ("DEC", 1 if self.table_in_memory else 2)]
+    def _sizes(self, text: Text, shape: Shape, append: bool) -> dict[str, int]:
+        sizes = {"G": shape.group, "GB": shape.blocks, "NW": shape.warps, "APPEND": int(append)}
+        if text is not TENSOR:
+            sizes["TURN"] = int(shape.turn)
+        if text is SCALAR:
+            sizes["DEC"] = 1 if self.table_in_memory else 2
+        return sizes
 
-    def _splits(self, pages: int, groups: int, warps: int) -> int:
-        """Enough threadgroups to fill the GPU, each with a page per warp and few segments."""
-        fill = max(1, self.parallel_groups * 8 // warps // groups)
-        most = max(1, 2 * pages // warps)
+    def _splits(self, pages: int, groups: int, shape: Shape) -> tuple[int, int]:
+        """Threadgroups per KV head for the pages and for the exact zone: enough to fill the GPU,
+        each with a page per warp and few segments."""
+        fill = max(2, shape.resident // groups)
+        most = max(1, 2 * pages // shape.warps)
         least = -(-pages // (SEGMENT_PAGES * (MAX_SEGMENTS - 2)))
-        return max(least, min(fill, most))
+        # The exact zone takes what short contexts leave idle, and a thirtieth in long ones.
+        zones = min(4, max(1, fill // 32, fill - most))
+        return max(least, min(fill - zones, most)), zones
 
-    def _count(self, n: int) -> mx.array:
-        """An array whose length says n: lengths reach a kernel by value, numbers from memory."""
-        if self._counter is None:
-            self._counter = mx.zeros((_COUNTER_SIZE,), mx.uint8)
-        return self._counter[: n + 1]
+    def _count(self, *numbers: int) -> mx.array:
+        """An array whose shape says them: shapes reach a kernel by value, numbers from memory."""
+        found = self._counts.get(numbers)
+        if found is None:
+            if self._counter is None:
+                self._counter = mx.zeros((_COUNTER_SIZE,), mx.uint8)
+            if len(self._counts) >= _MAX_COUNTS:
+                self._counts.clear()
+            shape = [n + 1 for n in numbers]
+            found = self._counts[numbers] = self._counter[: math.prod(shape)].reshape(shape)
+        return found
 
-    def _kernel(self, text: Text, codec: Codec, scale: float) -> Any:
-        key = (text.name, codec.format.name, codec.head_dim, scale, codec.order)
+    def _kernel(
+        self, text: Text, codec: Codec, scale: float, sizes: dict[str, int] | None = None
+    ) -> Any:
+        sizes = sizes or {}
+        key = (text.name, codec, scale, *sizes.items())
         if key not in self._kernels:
             numbers = constants(codec.format, codec.head_dim, scale, codec.order)
             if text is TENSOR:
                 numbers += matrix_constants(codec.format)
-            self._kernels[key] = compiled(self.dialect, text, numbers)
+            self._kernels[key] = compiled(self.dialect, text, numbers, sizes)
         return self._kernels[key]
 
 
 def metal_backend() -> KernelBackend:
-    return KernelBackend(metal(), parallel_groups=64)
+    backend = KernelBackend(metal(), parallel_groups=64)
+    choose_decoder(backend)
+    return backend
 
 
 def cuda_backend() -> KernelBackend:
@@ -232,11 +272,8 @@ def _fits_tensor(format: KVFormat, dim: int) -> bool:
     return four and format.value_bits == 3 and dim in (64, 128, 256)
 
 
-def _partials(groups: int, splits: int, group: int, dim: int, warps: int) -> dict[str, Any]:
-    sizes = (groups, splits, group)
-    return {
-        "grid": (splits * warps * 32, groups, 1),
-        "threadgroup": (warps * 32, 1, 1),
-        "output_shapes": [sizes, sizes, (*sizes, dim)],
-        "output_dtypes": [mx.float32] * 3,
-    }
+def _turned(kv: SequenceKV, query: mx.array) -> mx.array:
+    """The query rotated by plain ops, for head sizes that kernels cannot turn."""
+    dim = kv.codec.head_dim
+    smooth = query.astype(mx.float32).reshape(kv.equaliser.shape[0], -1, dim)
+    return kv.codec.rotation.forward(smooth * kv.equaliser[:, None])

@@ -9,21 +9,17 @@ from swiftlm_engine.turboquant.kernels.dialect import Text
 
 MERGE = Text(
     "merge",
-    ("top", "weight", "part", "exact_top", "exact_weight", "exact_part"),
+    ("part", "pages"),
     ("o",),
     r"""
-  const int N = (D + 31) / 32, splits = top_shape[1], blocks = exact_top_shape[1];
-  const int head = bx, block = head / G, g = head % G;
-  const long base = (long)block * splits * G + g, exact_base = (long)block * blocks * G + g;
+  const int N = (D + 31) / 32, splits = part_shape[1], zones = pages_shape[1] - 1;
+  const int head = bx;
+  const long base = (long)(head / G) * splits * G + head % G;
   TQ_SHARED float sums[NW * N * 32], exact_sums[NW * N * 32], weights[NW];
 
   float highest = -1e30f;
   for (int i = lane; i < splits; i += 32) {
-    const float x = top[base + i * G];
-    highest = x > highest ? x : highest;
-  }
-  for (int i = lane; i < blocks; i += 32) {
-    const float x = exact_top[exact_base + i * G];
+    const float x = part[(base + i * G) * ROW + D];
     highest = x > highest ? x : highest;
   }
   highest = tq_max(highest);
@@ -33,20 +29,21 @@ MERGE = Text(
     a[i] = 0.f;
     e[i] = 0.f;
   }
-  TQ_UNROLL4 for (int s = warp; s < splits; s += NW) {
-    const float share = TQ_EXP2(top[base + s * G] - highest);
-    total += share * weight[base + s * G];
+  TQ_UNROLL4 for (int s = zones + warp; s < splits; s += NW) {
+    TQ_IN float* one = part + (base + s * G) * ROW;
+    const float share = TQ_EXP2(one[D] - highest);
+    total += share * one[D + 1];
     TQ_UNROLL for (int i = 0; i < N; ++i) {
-      if (i * 32 + lane < D) a[i] = TQ_FMA(share, part[(base + s * G) * D + i * 32 + lane], a[i]);
+      if (i * 32 + lane < D) a[i] = TQ_FMA(share, one[i * 32 + lane], a[i]);
     }
   }
-  for (int s = warp; s < blocks; s += NW) {
-    const float share = TQ_EXP2(exact_top[exact_base + s * G] - highest);
-    total += share * exact_weight[exact_base + s * G];
+  // The last warps have one split less.
+  for (int s = NW - 1 - warp; s < zones; s += NW) {
+    TQ_IN float* one = part + (base + s * G) * ROW;
+    const float share = TQ_EXP2(one[D] - highest);
+    total += share * one[D + 1];
     TQ_UNROLL for (int i = 0; i < N; ++i) {
-      if (i * 32 + lane < D) {
-        e[i] = TQ_FMA(share, exact_part[(exact_base + s * G) * D + i * 32 + lane], e[i]);
-      }
+      if (i * 32 + lane < D) e[i] = TQ_FMA(share, one[i * 32 + lane], e[i]);
     }
   }
   TQ_UNROLL for (int i = 0; i < N; ++i) {

@@ -2,16 +2,20 @@
 
 A simdgroup takes whole pages. Key phase: lane = two tokens, every code decoded once and used by all
 G heads, queries broadcast from threadgroup memory. Value phase: lane = dims, likewise once. Grid:
-(splits, KV heads * GB); partial results (top, weight, values) in the rotated space go to `merge`.
+(splits, KV heads * GB); partial results (ROW) in the rotated space go to `merge`.
 """
 
 from swiftlm_engine.turboquant.kernels.dialect import Text
+from swiftlm_engine.turboquant.kernels.exact import EXACT
 
-INPUTS = ("q", "kw", "ks", "vw", "vs", "mu", "eq", "pages")
-OUTPUTS = ("top", "weight", "part")
+INPUTS = (
+    *("q", "kw", "ks", "vw", "vs", "mu", "eq", "ek", "ev", "nk", "nv"),
+    *("pages", "tokens"),  # shapes say: pages, zones; exact tokens, new tokens seen, new tokens
+)
+OUTPUTS = ("part", "xk", "xv")
 MAX_SEGMENTS = 32  # per split: room for their q.mu
 
-# Template: G heads per block, GB blocks per KV head, NW simdgroups, TURN rotate here (else `eq`
+# Sizes: G heads per block, GB blocks per KV head, NW simdgroups, TURN rotate here (else `eq`
 # holds turned queries), DEC 1 table in threadgroup memory, 2 table spread over the lanes.
 SCALAR = Text(
     "scalar",
@@ -30,9 +34,13 @@ SCALAR = Text(
   TQ_SHARED_PTR float* turned = room;
   TQ_SHARED_PTR float* probs = room + QUERY;
   const int row = by * G, hk = by / GB, capacity = kw_shape[1], segments = mu_shape[1];
-  const int count = pages_shape[0] - 1, first = count * bx / nbx, last = count * (bx + 1) / nbx;
+  const int count = pages_shape[0] - 1, zones = pages_shape[1] - 1;
+  const int split = bx - zones, splits = nbx - zones;
+  const int first = count * split / splits, last = count * (split + 1) / splits;
   const int segment0 = first / 8, some = last > first ? (last - 1) / 8 - segment0 + 1 : 0;
-
+"""
+    + EXACT
+    + r"""
   if (warp == 0)
     levels[lane] = lane < 16 ? TQ_KEY_LEVEL(lane) : V_LEVELS[lane & (VALUE_BITS == 3 ? 7 : 15)];
   for (int g = warp; g < G; g += NW) {
@@ -139,8 +147,7 @@ SCALAR = Text(
   }
   TQ_BARRIER();
   const long out = ((long)by * nbx + bx) * G;
-  tq_write<G, N, NW>(st, tops, weights, room, top + out, weight + out, part + out * D, lane, warp,
-                     LANES);
+  tq_write<G, N, NW>(st, tops, weights, room, part + out * ROW, lane, warp, LANES);
 """,
     header=r"""
 #if KEY_BITS == 8

@@ -7,6 +7,7 @@ moved.
 """
 
 from swiftlm_engine.turboquant.kernels.dialect import Text
+from swiftlm_engine.turboquant.kernels.exact import EXACT
 from swiftlm_engine.turboquant.kernels.scalar import INPUTS, OUTPUTS, SCALAR
 
 SIMDGROUP = Text(
@@ -17,13 +18,18 @@ SIMDGROUP = Text(
   const int WORDS = D * KEY_BITS / 32, BLOCKS = D / 8;
   const int VALUE_WORDS = D / 2 + (VALUE_BITS == 3 ? D / 4 : D / 2);
   const int LOW = (D / 2 + 31) / 32, HIGH = VALUE_BITS == 3 ? (D / 4 + 31) / 32 : LOW;
-  const int MERGE = NW / 2 * 8 * D;
+  const int WIDE = (D / 2 + 31) / 32 * 64, MERGE = NW / 2 * 8 * WIDE;  // of the exact zone's lanes
   TQ_SHARED16 float room[8 * D > MERGE ? 8 * D : MERGE];
   TQ_SHARED float offsets[32 * 8];
   TQ_SHARED float tops[NW * 8], weights[NW * 8];
   const int row = by * G, hk = by / GB, capacity = kw_shape[1], segments = mu_shape[1];
-  const int count = pages_shape[0] - 1, first = count * bx / nbx, last = count * (bx + 1) / nbx;
+  const int count = pages_shape[0] - 1, zones = pages_shape[1] - 1;
+  const int split = bx - zones, splits = nbx - zones;
+  const int first = count * split / splits, last = count * (split + 1) / splits;
   const int segment0 = first / 8, some = last > first ? (last - 1) / 8 - segment0 + 1 : 0;
+"""
+    + EXACT
+    + r"""
   const int R = (lane / 4 & 4) + (lane / 2 & 3), C = (lane / 4 & 2) * 2 + (lane & 1) * 2;
 
   for (int g = warp; g < 8; g += NW) {
@@ -163,8 +169,8 @@ SIMDGROUP = Text(
     const float shrink = TQ_EXP2(peak[k] - highest);
     TQ_UNROLL for (int b = 0; b < BLOCKS; ++b) acc[b].thread_elements()[k] *= shrink;
     if (warp == 0 && R == 0 && C + k < G) {
-      top[out + C + k] = highest;
-      weight[out + C + k] = total;
+      part[(out + C + k) * ROW + D] = highest;
+      part[(out + C + k) * ROW + D + 1] = total;
     }
   }
   for (int n = NW / 2; n > 0; n /= 2) {
@@ -189,7 +195,7 @@ SIMDGROUP = Text(
     TQ_UNROLL for (int k = 0; k < 2; ++k) {
       if (C + k < G) {
         TQ_UNROLL for (int b = 0; b < BLOCKS; ++b) {
-          part[(out + C + k) * D + 8 * b + R] = acc[b].thread_elements()[k];
+          part[(out + C + k) * ROW + 8 * b + R] = acc[b].thread_elements()[k];
         }
       }
     }

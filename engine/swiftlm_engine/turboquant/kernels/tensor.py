@@ -8,6 +8,7 @@ fp16 weights allow.
 """
 
 from swiftlm_engine.turboquant.kernels.dialect import Text
+from swiftlm_engine.turboquant.kernels.exact import EXACT
 from swiftlm_engine.turboquant.kernels.scalar import INPUTS, OUTPUTS
 
 _HEADER = r"""
@@ -58,7 +59,12 @@ TENSOR = Text(
   __shared__ __align__(16) float room[(NW > 1 ? NW / 2 : 1) * 8 * D];
   __shared__ __align__(16) char query[16 * STRIDE];  // high bytes of 8 heads, then low bytes
   const int row = by * G, hk = by / GB, capacity = kw_shape[1], segments = mu_shape[1];
-  const int tiles = (pages_shape[0] - 1) * 2, t0 = tiles * bx / nbx, t1 = tiles * (bx + 1) / nbx;
+  const int zones = pages_shape[1] - 1;
+"""
+    + EXACT
+    + r"""
+  const int tiles = (pages_shape[0] - 1) * 2, split = bx - zones, splits = nbx - zones;
+  const int t0 = tiles * split / splits, t1 = tiles * (split + 1) / splits;
   const int segment0 = t0 / 16, some = t1 > t0 ? (t1 - 1) / 16 - segment0 + 1 : 0;
   const long base = (long)hk * capacity;
   const u32* keys = kw + base * (8 * D) + 4 * group + quad * 64;
@@ -257,8 +263,7 @@ TENSOR = Text(
     for (int w = 0; w < NW; ++w) highest = fmaxf(highest, tops[w * 8 + lane]);
     for (int w = 0; w < NW; ++w)
       total += weights[w * 8 + lane] * TQ_EXP2(tops[w * 8 + lane] - highest);
-    top[out + lane] = highest;
-    weight[out + lane] = total;
+    *(float2*)(part + (out + lane) * ROW + D) = make_float2(highest, total);
   }
   TQ_UNROLL for (int n = NW / 2; n > 0; n /= 2) {
     float4* room4 = (float4*)room;
@@ -284,9 +289,9 @@ TENSOR = Text(
     TQ_UNROLL for (int i = 0; i < HALF_BLOCKS * 4; ++i) {
       const int d = 8 * (group + 8 * (i >> 2)) + 2 * (i & 3);
       if (2 * quad < G)
-        *(float2*)(part + (out + 2 * quad) * D + d) = make_float2(acc[i][0], acc[i][2]);
+        *(float2*)(part + (out + 2 * quad) * ROW + d) = make_float2(acc[i][0], acc[i][2]);
       if (2 * quad + 1 < G)
-        *(float2*)(part + (out + 2 * quad + 1) * D + d) = make_float2(acc[i][1], acc[i][3]);
+        *(float2*)(part + (out + 2 * quad + 1) * ROW + d) = make_float2(acc[i][1], acc[i][3]);
     }
   }
 """,
