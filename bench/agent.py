@@ -13,7 +13,7 @@ from bench.table import Report
 
 TURNS = 6
 SYSTEM = "You are a coding agent with tools. " + " ".join(
-    f"Rule {i}: never edit file{i}.py without reading it." for i in range(160)
+    f"Rule {i}: never edit file{i}.py without reading it." for i in range(350)
 )
 
 
