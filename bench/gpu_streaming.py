@@ -12,6 +12,7 @@ Needs mlx with its CUDA back end and mlx-lm; about three minutes. `--tiny` tries
 """
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -258,6 +259,8 @@ def run(folder: Path, options: StreamOptions | None, tokens: int) -> tuple[Speed
     if report is not None:
         assert not report.streamer.counters.problems()
         report.streamer.close()
+    del model, cache
+    gc.collect()  # streamed blocks and their cycle hold each other
     mx.clear_cache()
     num_bytes, hits, wanted, sync_s = (b - a for a, b in zip(before, after, strict=True))
     quartiles = statistics.quantiles(times, n=4)
