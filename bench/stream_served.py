@@ -26,7 +26,7 @@ CELLS = {
     "turbo": {"engine_kv": "k4v3", "engine_stream_experts": "off"},
     "SSD + turbo": {"engine_kv": "k4v3", "engine_stream_experts": "on"},
 }
-PROMPT = "a tale of a fox, a dog and a river. " * 60
+PROMPT = "a tale of a fox, a dog and a river. " * 10
 GROUP = Path("/sys/fs/cgroup/memory/swiftlm-bench")  # version 1; elsewhere the run is not capped
 LOAD_S, ANSWER_S = 1800.0, 3000.0
 AT_REST = ("weights", "experts", "process")  # as the daemon compares them
@@ -50,13 +50,15 @@ class Served:
         return found
 
 
-def cells(folder: Path, tokens: int = 48, slots: int = 8) -> Report:
+def cells(folder: Path, tokens: int = 24, slots: int = 8) -> Report:
     columns = ["cell", "engine memory", "KV cache", "tokens/s", "first token", "read"]
     report = Report("streaming: four cells", columns)
     for name, settings in CELLS.items():
         streams = settings["engine_stream_experts"] == "on"
         more: dict[str, object] = {"engine_expert_slots": slots if streams else 0}
-        with ours(folder, **settings, **more, engine_prefix_disk="0") as server:
+        with ours(
+            folder, **settings, **more, engine_prefix_disk="0", engine_context=2048
+        ) as server:
             served = serve(server, PROMPT, tokens)
         assert bool(served.counters) is streams
         report.add(
