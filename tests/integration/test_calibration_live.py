@@ -29,7 +29,11 @@ async def planned(live: LiveDaemon) -> dict[str, Any]:
 @pytest.mark.timeout(240)
 async def test_a_record_is_made_used_by_the_plan_changed_and_cleared(live: LiveDaemon) -> None:
     assert not (await planned(live))["speed"]["calibrated"]
-    events = [e async for e in live.admin.calibrate(m.CalibrateRequest(model="tiny"))]
+    for _ in range(8):  # a machine that runs other tests beside this one may be too busy
+        events = [e async for e in live.admin.calibrate(m.CalibrateRequest(model="tiny"))]
+        if events[-1].done:
+            break
+        assert "too busy to be measured" in events[-1].fault.message
     assert events[-1].done, events[-1].fault
     assert json.loads(events[-1].result)["decode"]
     assert (await planned(live))["speed"]["calibrated"]

@@ -28,6 +28,7 @@ from swiftlmd.resident import Resident, State
 log = logging.getLogger(__name__)
 
 IDLE_S = 60.0
+MAX_NOISE = 0.8  # of the median figure; such a record would choose and predict at random
 _EVERY_S = 5.0
 _MOST_TRIES = 3  # by itself; a machine that is never quiet for a minute is left alone
 
@@ -151,6 +152,13 @@ class Calibrator:
         raise ServiceError(Kind.INTERNAL, "the measurement ended without a record")
 
     async def _keep(self, resident: Resident, engine: Engine, text: str) -> Kept:
+        record = Record.from_json(json.loads(text))
+        if record.noise > MAX_NOISE:
+            message = (
+                f"nothing was kept of '{resident.name}': the machine is too busy to be measured, "
+                f"figures spread by {record.noise:.0%}; try again when it is quiet"
+            )
+            raise ServiceError(Kind.BUSY, message, retry_after_s=60)
         plan = json.loads(resident.plan or "{}")
         manner = Manner(
             strategy=str(plan.get("strategy", "")),
@@ -165,7 +173,7 @@ class Calibrator:
                 str(plan.get("quantisation", "")),
                 await self._machine(),
                 manner,
-                Record.from_json(json.loads(text)),
+                record,
                 self._clock.date(),
             )
         except OSError as error:

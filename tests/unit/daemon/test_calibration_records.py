@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from calibrations import record
+from calibrations import decoded, prefilled, record
 from fakes import FakeClock, FakeLoadedEngine, FakeMemory, settle, stored_model
 
 from swiftlm_engine.brain.plan import MachineLimits
@@ -109,6 +109,7 @@ class World:
         self.resident.became_ready(self.engine, self.clock.now())  # type: ignore[arg-type]
         self.residents = [self.resident]
         self.runs = 0
+        self.record = record()
         self.stopped = 0
         self.go_on = asyncio.Event()
         self.quiet = True
@@ -131,7 +132,7 @@ class World:
             await self.go_on.wait()
             yield m.CalibrationEvent(fraction=0.9)
             done = True
-            yield m.CalibrationEvent(record=json.dumps(record().to_json()))
+            yield m.CalibrationEvent(record=json.dumps(self.record.to_json()))
         finally:
             self.stopped += not done
 
@@ -176,6 +177,16 @@ async def test_a_request_ends_a_measurement_and_the_next_idle_minute_tries_again
     await world.idle(10)
     assert world.runs == 2
     assert world.store.find("f" * 32, MACHINE) is not None
+
+
+async def test_a_record_of_a_busy_machine_is_not_kept(world: World) -> None:
+    world.record = record(decode=(decoded(1, 32, 0.1, noise=0.99), decoded(4, 32, 0.1, noise=0.99)))
+    world.record = replace(world.record, prefill=(prefilled(64, 0, 100.0, noise=0.99),))
+    world.go_on.set()
+    with pytest.raises(ServiceError, match="too busy"):
+        async for _ in world.calibrator._measured(world.resident, world.engine, full=False):  # type: ignore[arg-type]
+            pass
+    assert world.store.find("f" * 32, MACHINE) is None
 
 
 async def test_nothing_is_measured_where_it_is_switched_off(world: World) -> None:

@@ -37,6 +37,12 @@ def test_a_batch_is_as_wide_as_doubling_pays() -> None:
     assert chosen.parallel == 2
 
 
+def test_batches_are_compared_where_several_widths_were_measured() -> None:
+    rows = [decoded(1, 32, 0.1), decoded(4, 32, 0.11), decoded(1, 16, 0.1)]
+    assert choose([prefilled(512, 0, 1000.0)], rows, default_chunk=512).parallel == 4
+    assert decode_s(record(decode=tuple(rows)), 32, width=4) == pytest.approx(0.11)
+
+
 def test_the_pool_holds_the_scratch_of_the_chosen_chunk() -> None:
     chosen = choose([prefilled(512, 0, 1000.0)], [decoded(1, 32, 0.1)], default_chunk=512)
     assert chosen.buffer_cache_bytes == 512_000_000

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swiftlm_engine.brain.calibration.record import Choices, Decoded, Prefilled
+from swiftlm_engine.brain.calibration.record import (
+    Choices,
+    Decoded,
+    Prefilled,
+    batched_depth,
+)
 
 # A wider batch lets each of its sequences wait longer; it must give this much more in all.
 _WIDER_GAIN = 1.1
@@ -45,9 +50,9 @@ def _prompt_s(rows: Sequence[Prefilled], chunk: int) -> tuple[float, float]:
 
 
 def _width(rows: Sequence[Decoded]) -> int:
-    """The widest batch whose last doubling still paid, at the smallest depth measured."""
-    shallow = min((row.depth for row in rows), default=0)
-    speeds = {row.width: row.tokens_s for row in rows if row.depth == shallow}
+    """The widest batch whose last widening still paid."""
+    depth = batched_depth(rows)
+    speeds = {row.width: row.tokens_s for row in rows if row.depth == depth}
     chosen = min(speeds, default=1)
     for width in sorted(speeds):
         if speeds[width] >= _WIDER_GAIN * speeds[chosen]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swiftlm_engine.brain.calibration.record import Decoded, Prefilled, Record
+from swiftlm_engine.brain.calibration.record import Decoded, Prefilled, Record, batched_depth
 
 
 def prefill_s(record: Record, prompt: int, chunk: int) -> float:
@@ -21,7 +21,7 @@ def decode_s(record: Record, depth: int, width: int = 1) -> float:
     """Seconds of one step of `width` sequences that hold `depth` tokens each."""
     alone = [(row.depth, row.step_s.median) for row in record.decode if row.width == 1]
     base, slope = _line(alone)
-    shallow = min(row.depth for row in record.decode)
+    shallow = batched_depth(record.decode)
     # Rows share the weights that are read, and each reads its own KV.
     kv = max(0.0, slope) * (depth - shallow)
     step = base + slope * shallow if width == 1 else _step_s(record.decode, shallow, width)

@@ -82,6 +82,12 @@ class Record:
     ssd_bytes_s: Spread | None = None
     ssd_threads: int = 0
 
+    @property
+    def noise(self) -> float:
+        """Of the median figure: more than 1 and another program measured itself in ours."""
+        spreads = [row.chunk_s for row in self.prefill] + [row.step_s for row in self.decode]
+        return statistics.median(spread.noise for spread in spreads)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -110,6 +116,11 @@ class Record:
             raise BadRecord(f"no calibration: {error!r}") from error
         _check(record)
         return record
+
+
+def batched_depth(rows: Sequence[Decoded]) -> int:
+    """The depth at which batches of several widths were measured."""
+    return max(rows, key=lambda row: row.width).depth
 
 
 def _check(record: Record) -> None:
