@@ -148,6 +148,7 @@ def test_decode_writes_the_new_tokens_into_the_exact_zone_itself(case: Case):
         got = backend.attend(kv, query, 0.1)
         assert kv.num_fresh == 0, "nobody wrote it"
         assert relative(got, attention.attend(plain, query, 0.1)) < tolerance(case)
+    assert len(backend.runner.threads) == 2, "a decode step is two kernels"
     for mine, other in zip(kv.zone, (plain.exact_keys, plain.exact_values), strict=True):
         assert mx.array_equal(mine[:, : kv.num_exact], other[:, : kv.num_exact])
 

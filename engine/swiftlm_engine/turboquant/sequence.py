@@ -62,6 +62,11 @@ class SequenceKV:
         return None if self.zone is None else self.zone[1]
 
     @property
+    def capacity(self) -> int:
+        """Exact tokens there is room for."""
+        return 0 if self.zone is None else self.zone[0].shape[1]
+
+    @property
     def num_fresh(self) -> int:
         return 0 if self.fresh is None else self.fresh[0].shape[-2]
 
@@ -107,7 +112,7 @@ class SequenceKV:
         count = keys.shape[-2]
         self.num_exact += count
         self.fresh = keys, values
-        if count > MAX_FRESH or not self.num_pages or self.num_exact > EXACT_CAPACITY:
+        if count > MAX_FRESH or not self.num_pages or self.num_exact > self.capacity:
             self._settle()
 
     def adopt_zone(self, keys: mx.array, values: mx.array) -> None:
@@ -121,7 +126,7 @@ class SequenceKV:
         fresh = [x.reshape(x.shape[-3:]) for x in self.fresh]
         start = self.num_exact - self.num_fresh
         self.fresh = None
-        if self.zone is None or self.num_exact > self.zone[0].shape[1]:
+        if self.zone is None or self.num_exact > self.capacity:
             held = (None, None) if self.zone is None else self.zone
             self.zone = _grown(held[0], start, fresh[0]), _grown(held[1], start, fresh[1])
         else:
