@@ -20,9 +20,7 @@ def test_streamed_experts_with_compressed_kv_give_the_text_of_resident_ones(tmp_
     kv = {"kv": "k4v3", "slice_ms": 600_000}
     with EngineHarness(folder, **kv) as engine:
         resident = engine.run(job)[0].content
-    with EngineHarness(
-        folder, **kv, stream_experts="experts", expert_slots=3
-    ) as engine:
+    with EngineHarness(folder, **kv, stream_experts="experts", expert_slots=3) as engine:
         assert engine.run(job)[0].content == resident
         assert engine.session.facts.kv == "k4v3"
         counters = engine.session.streaming.to_json()
