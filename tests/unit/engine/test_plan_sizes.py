@@ -58,3 +58,15 @@ def test_a_checkpoint_of_400_gb_is_planned_from_its_headers(tmp_path: Path) -> N
     refused = plan.make_plan(made.facts, replace(PlanRequest(), stream=plan.Toggle.OFF), M4_PRO_64)
     assert refused.refused
     assert "GB short" in refused.summary
+
+
+@pytest.mark.parametrize("context", [256, 300, 2048])
+def test_kv_is_priced_for_the_dearest_split_into_prompt_and_answer(
+    context: int, tmp_path: Path
+) -> None:
+    config = SMALL | {"model_type": "ministral3", "sliding_window": 512, "head_dim": 128}
+    config |= {"layer_types": ["sliding_attention", "full_attention"]}
+    windowed = facts.read_model(write_model(tmp_path, config, decoder(config, Quant(4))))
+    made = plan.make_plan(windowed, PlanRequest(context=context, parallel=1), M4_PRO_64)
+    dearest = max(windowed.kv_bytes(prompt, context - prompt) for prompt in range(context))
+    assert made.need.of(EntryKind.KV) == dearest

@@ -161,8 +161,12 @@ def _working_terms(
     measured: Measured,
     max_pool: int = MAX_POOL_BYTES,
 ) -> list[Term]:
-    # All of it decoded is the dearest way to fill a context: windows grow by whole strides.
-    per_sequence = facts.kv_bytes(0, settings.context, settings.kv, request.dtype)
+    # Windows grow by whole strides: the dearest way to fill a context is to decode all of it, or,
+    # where it is shorter than the window, to decode one stride behind a prompt.
+    per_sequence = max(
+        facts.kv_bytes(prompt, settings.context - prompt, settings.kv, request.dtype)
+        for prompt in (0, settings.context - 1)
+    )
     scratch, source = _scratch(facts, settings, request, machine, measured)
     rows = [
         Term(EntryKind.KV, per_sequence * settings.parallel, Source.FORMULA,
