@@ -110,7 +110,10 @@ def _report(plan: Plan, context: int) -> dict[str, Any]:
     )
     return {
         "weights_priced": plan.need.of(EntryKind.WEIGHTS),
-        "kv_priced": facts.kv_bytes(context - ANSWER, ANSWER, settings.kv, plan.request.dtype),
+        # The last prompt token is the first input of decode.
+        "kv_priced": facts.kv_bytes(
+            context - ANSWER - 1, ANSWER + 1, settings.kv, plan.request.dtype
+        ),
         "scratch_priced": plan.need.of(EntryKind.SCRATCH),
         "scratch_terms": {name: getattr(scratch, name) for name in scratch.__slots__},
         "process_priced": plan.need.of(EntryKind.PROCESS),
