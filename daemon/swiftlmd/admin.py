@@ -99,6 +99,14 @@ class AdminService(m.AdminBase):
             was_loaded=done.was_loaded, freed_bytes=done.freed_bytes, pid=done.pid
         )
 
+    async def pin(self, message: m.PinModelRequest) -> m.PinModelReply:
+        try:
+            name = await self._service.named(message.model)
+            self._service.residency.pin(name, message.pinned)
+        except ServiceError as error:
+            return m.PinModelReply(fault=error.to_fault())
+        return m.PinModelReply()
+
     async def list_models(self, message: m.ListModelsRequest) -> m.ListModelsReply:
         return m.ListModelsReply(models=await self._service.list_models())
 

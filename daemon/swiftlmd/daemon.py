@@ -190,11 +190,12 @@ class Daemon:
     async def _start(self, sockets: AsyncExitStack) -> web.AppRunner:
         """Listens on both sockets; they are released, connections first, when the stack closes."""
         given = self._given
-        server = OwnerOnlyServer([self._administration(), self._store_service()])
+        admin, store = self._administration(), self._store_service()
+        server = OwnerOnlyServer([admin, store])
         await server.serve_on(given.admin)
         sockets.push_async_callback(_close, server)
         options = http_options(self._settings())
-        app = make_app(self._service, options, admin=self._administration())
+        app = make_app(self._service, options, admin=admin, store=store)
         runner = make_runner(app)
         await runner.setup()
         sockets.push_async_callback(runner.cleanup)

@@ -168,6 +168,13 @@ class Residency:
         if resident.fault is not None:
             raise resident.fault
 
+    def pin(self, name: str, pinned: bool) -> None:
+        """Of a model that is loaded or loading, until it is unloaded. Raises ServiceError."""
+        resident = self._residents.get(name)
+        if resident is None or resident.failed:
+            raise ServiceError(Kind.INVALID, f"model '{name}' is not loaded; load it with --pin")
+        resident.pinned = pinned
+
     async def unload(self, name: str, *, force: bool = False) -> Unloaded:
         """The model's process is gone when this returns. Raises ServiceError while it is used."""
         resident = self._residents.get(name)

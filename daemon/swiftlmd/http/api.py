@@ -1,4 +1,4 @@
-"""`/api/...`: the operations of the Admin service as JSON, for the web page that this port serves.
+"""`/api/...`: the Admin service, and some of the Store service, as JSON for our own web page.
 
 `POST /api/load {"model": "x"}` is the Admin service's `Load`; a streamed reply comes as
 server-sent events. Only our own pages may call it from a browser: configured CORS origins are
@@ -32,8 +32,9 @@ from swiftlmd.http.routes import Route
 from swiftlmd.http.shapes import data_event, dumps
 from swiftlmd.http.sse import SSE_HEADERS
 
-# The web page asks for answers where every client does.
-_NOT_HERE = frozenset({"generate"})
+# The web page asks for answers where every client does; what takes a path of this machine's disk
+# is for its owner alone.
+_NOT_HERE = frozenset({"generate", "add", "import", "convert", "repair", "pack"})
 
 _STATUSES = {
     grpclib.Status.INVALID_ARGUMENT: 400,
@@ -47,14 +48,14 @@ Json = dict[str, Any]  # Any: JSON
 
 
 class Call(Protocol):
-    """One method of the Admin service: a coroutine, or an async iterator when it streams."""
+    """One method of a service: a coroutine, or an async iterator when it streams."""
 
     def __call__(self, message: Any, /) -> Any: ...  # Any: each method has its own messages
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call of the Admin service; `answer` is its handler."""
+    """One call of a service; `answer` is its handler."""
 
     call: Call
     request_type: type[betterproto2.Message]
@@ -75,17 +76,17 @@ class Operation:
         return web.json_response(to_json(reply), dumps=dumps)
 
 
-def routes(admin: m.AdminBase) -> Iterable[Route]:
-    for path, handler in admin.__mapping__().items():
+def routes(service: m.AdminBase | m.StoreBase) -> Iterable[Route]:
+    for path, handler in service.__mapping__().items():
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", path.rpartition("/")[2]).lower()
         if name in _NOT_HERE:
             continue
         operation = Operation(
-            call=getattr(admin, name),
+            call=getattr(service, name),
             request_type=handler.request_type,
             streams=handler.cardinality.server_streaming,
         )
-        yield Route("POST", f"/api/{name}", f"api_{name}", operation.answer, f"Admin: {name}")
+        yield Route("POST", f"/api/{name}", f"api_{name}", operation.answer, f"For the web page: {name}")
 
 
 def refuse_foreign_pages(request: web.BaseRequest) -> None:

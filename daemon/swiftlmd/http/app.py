@@ -49,10 +49,11 @@ def make_app(
     metrics: Metrics | None = None,
     clock: Callable[[], float] = time.time,
     admin: m.AdminBase | None = None,
+    store: m.StoreBase | None = None,
 ) -> web.Application:
     """Raises ValueError for options that must not be served (`HttpOptions.check`).
 
-    `admin` adds `/api`, the operations of the Admin service.
+    `admin` and `store` add `/api`, their operations.
     """
     options.check()
     app = web.Application(middlewares=[_observe, _protect], client_max_size=options.max_body_bytes)
@@ -76,7 +77,8 @@ def make_app(
 
     app.on_cleanup.append(close)
     app.on_response_prepare.append(_mark)
-    for route in (*ROUTES, OPENAPI, *(api.routes(admin) if admin else ())):
+    operations = (route for service in (admin, store) if service for route in api.routes(service))
+    for route in (*ROUTES, OPENAPI, *operations):
         # GET also answers HEAD: agents ask `HEAD /` whether anybody is there.
         add = (
             app.router.add_get

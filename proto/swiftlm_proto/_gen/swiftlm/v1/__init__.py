@@ -82,6 +82,8 @@ __all__ = (
     "OperationEvent",
     "PackModelRequest",
     "Part",
+    "PinModelReply",
+    "PinModelRequest",
     "PlanModelReply",
     "PlanModelRequest",
     "Progress",
@@ -1780,6 +1782,28 @@ default_message_pool.register_message("swiftlm.v1", "Part", Part)
 
 
 @dataclass(eq=False, repr=False)
+class PinModelReply(betterproto2.Message):
+    fault: "Fault | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "PinModelReply", PinModelReply)
+
+
+@dataclass(eq=False, repr=False)
+class PinModelRequest(betterproto2.Message):
+    """
+    A pinned model is not unloaded when it is idle or memory is short.
+    """
+
+    model: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    pinned: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
+
+
+default_message_pool.register_message("swiftlm.v1", "PinModelRequest", PinModelRequest)
+
+
+@dataclass(eq=False, repr=False)
 class PlanModelReply(betterproto2.Message):
     plan: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
@@ -2625,6 +2649,24 @@ class AdminStub(betterproto2_grpclib.ServiceStub):
             metadata=metadata,
         )
 
+    async def pin(
+        self,
+        message: "PinModelRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "PinModelReply":
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Admin/Pin",
+            message,
+            PinModelReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
 
 class EngineStub(betterproto2_grpclib.ServiceStub):
     async def load(
@@ -3078,6 +3120,10 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
+    async def pin(self, message: "PinModelRequest") -> "PinModelReply":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
     async def __rpc_status(
         self, stream: "grpclib.server.Stream[StatusRequest, DaemonStatus]"
     ) -> None:
@@ -3254,6 +3300,14 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
         response = await self.doctor(request)
         await stream.send_message(response)
 
+    async def __rpc_pin(
+        self, stream: "grpclib.server.Stream[PinModelRequest, PinModelReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.pin(request)
+        await stream.send_message(response)
+
     def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
         return {
             "/swiftlm.v1.Admin/Status": grpclib.const.Handler(
@@ -3375,6 +3429,12 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 DoctorRequest,
                 DoctorReply,
+            ),
+            "/swiftlm.v1.Admin/Pin": grpclib.const.Handler(
+                self.__rpc_pin,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                PinModelRequest,
+                PinModelReply,
             ),
         }
 
