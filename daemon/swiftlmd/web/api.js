@@ -82,3 +82,5 @@ export async function* keptAnswer(key, body, signal) {
 }
 
 export const forgetAnswer = (key) => send("DELETE", `/v1/answers/${key}`).catch(() => {});
+
+export const pairWith = async (token, name) => (await send("POST", "/pair", { token, name })).json();

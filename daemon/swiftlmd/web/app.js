@@ -3,10 +3,15 @@ import { call } from "./api.js";
 import { Chat } from "./chat.js";
 import { Models } from "./models.js";
 import { Monitor } from "./monitor.js";
+import { Pair, pairingToken } from "./pair.js";
+import { remember } from "./samples.js";
 import { Settings } from "./settings.js";
+import { stateOf } from "./states.js";
 
 const VIEWS = { chat: Chat, models: Models, monitor: Monitor, settings: Settings };
+const NAMES = Object.keys(VIEWS);
 const hash = () => (location.hash.slice(1) in VIEWS ? location.hash.slice(1) : "chat");
+const EVERY_MS = 2000;
 
 // The daemon's status, asked again every two seconds while somebody looks.
 function useStatus() {
@@ -17,12 +22,14 @@ function useStatus() {
       clearTimeout(timer);
       if (document.hidden) return;
       try {
-        setStatus({ link: "up", ...await call("status") });
+        const found = await call("status");
+        remember(found);
+        setStatus({ link: "up", ...found });
       } catch (error) {
         const link = error.status === 401 ? "locked" : error.status ? "failed" : "away";
         setStatus((old) => ({ ...old, link }));
       }
-      timer = setTimeout(ask, 2000);
+      timer = setTimeout(ask, EVERY_MS);
     };
     ask();
     document.addEventListener("visibilitychange", ask);
@@ -37,23 +44,11 @@ function Lock() {
     localStorage.setItem("key", event.target.elements.key.value.trim());
     location.reload();
   };
-  return html`<form class="lock card" onSubmit=${unlock}><h1>This service needs a key</h1>
-    <p class="dim">It stays in this browser.</p>
+  return html`<main><form class="lock card" onSubmit=${unlock}><h1>This service needs a key</h1>
+    <p class="dim">Paste one, or pair this device: Settings, Network on a screen that is let in.
+      It stays in this browser.</p>
     <input name="key" type="password" autofocus aria-label="API key" required />
-    <button class="main">Continue</button></form>`;
-}
-
-export function stateOf(status) {
-  if (status.link === "asking") return ["quiet", "Connecting"];
-  if (status.link === "away") return ["bad", "Daemon away"];
-  if (status.link !== "up") return ["bad", "Not answering"];
-  const loading = status.models.find((model) => model.state === "loading");
-  const download = status.downloads.find((one) => one.state !== "failed" && one.total_bytes > one.done_bytes);
-  if (status.state === "draining") return ["warn", "Restarting"];
-  if (loading) return ["warn", `${loading.load_stage || "Loading"} ${Math.round(loading.load_fraction * 100)} %`];
-  if (status.in_flight) return ["busy", `Busy · ${status.in_flight}`];
-  if (download) return ["warn", "Downloading"];
-  return status.models.some((model) => model.state === "ready") ? ["good", "Ready"] : ["quiet", "No model loaded"];
+    <button class="main">Continue</button></form></main>`;
 }
 
 function App() {
@@ -62,15 +57,18 @@ function App() {
   useEffect(() => {
     addEventListener("hashchange", () => setView(hash()));
     addEventListener("keydown", (event) => {
-      const name = Object.keys(VIEWS)[Number(event.key) - 1];
-      if (name && event.altKey) location.hash = name;
+      // By the place of the key: with Alt a Mac writes another character.
+      const name = NAMES[Number(event.code.match(/^Digit(\d)$/)?.[1]) - 1];
+      if (name && event.altKey) { event.preventDefault(); location.hash = name; }
     });
   }, []);
+  const token = pairingToken();
+  if (token) return html`<${Pair} token=${token} />`;
   if (status.link === "locked") return html`<${Lock} />`;
   const [tone, text] = stateOf(status);
   const View = VIEWS[view];
   return html`<header><a class="brand" href="#chat"><img src="/web/icon.svg" alt="" />swiftlm</a>
-    <nav aria-label="Sections">${Object.keys(VIEWS).map((name) => html`<a href=${`#${name}`}
+    <nav aria-label="Sections">${NAMES.map((name) => html`<a href=${`#${name}`}
       aria-current=${name === view ? "page" : null}>${name}</a>`)}</nav>
     <span class="state ${tone}" role="status">${text}</span></header>
     ${status.link === "away" && html`<p class="away" role="alert">The daemon is away. Your

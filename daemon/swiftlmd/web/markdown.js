@@ -1,6 +1,8 @@
 // Model output is foreign text: it becomes Markdown, is cleaned, and only then meets the page.
 import { marked } from "./vendor/marked.js";
 import purify from "./vendor/purify.js";
+import { copy } from "./copy.js";
+import { highlight } from "./highlight.js";
 
 const CLEAN = {
   USE_PROFILES: { html: true },
@@ -19,8 +21,8 @@ purify.addHook("afterSanitizeAttributes", (node) => {
 export const clean = (text) => purify.sanitize(marked.parse(text, { gfm: true, breaks: true }),
   CLEAN);
 
-// A click anywhere on an answer; the button is not part of the foreign text.
-export function addCopyButtons(root) {
+// Colours and a copy button; the button is not part of the foreign text.
+export function dressCode(root) {
   for (const block of root.querySelectorAll("pre")) {
     if (block.parentElement.className === "code") continue;
     const frame = document.createElement("div");
@@ -29,10 +31,11 @@ export function addCopyButtons(root) {
     button.textContent = "Copy";
     button.type = "button";
     button.onclick = async () => {
-      await navigator.clipboard.writeText(block.textContent);
-      button.textContent = "Copied";
+      button.textContent = await copy(block.textContent) ? "Copied" : "Not allowed";
       setTimeout(() => { button.textContent = "Copy"; }, 1500);
     };
+    block.tabIndex = 0; // a long line is scrolled by keys
+    for (const code of block.querySelectorAll("code")) highlight(code);
     block.replaceWith(frame);
     frame.append(block, button);
   }

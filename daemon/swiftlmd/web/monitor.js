@@ -1,30 +1,23 @@
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { call, operation } from "./api.js";
 import { bytes, percent, seconds } from "./format.js";
+import { Memory } from "./memory.js";
+import { past } from "./samples.js";
 
-const sum = (models, name) => models.reduce((total, model) => total + (model.stats?.[name] || 0), 0);
+const SPANS = { "5 min": 300, "1 h": 3600 };
 
-function Gauge({ models, machine }) {
-  const budget = machine.budget_bytes || 1;
-  const parts = models.map((model) => [model.model, model.footprint_bytes || model.priced_bytes])
-    .filter(([, held]) => held);
-  let from = 0;
-  return html`<section class="card wide"><h2>Memory</h2><svg class="gauge" viewBox="0 0 1000 28"
-      preserveAspectRatio="none" role="img" aria-label="Memory of the loaded models">
-    <rect class="free" width="1000" height="28" />${parts.map(([, held], index) => {
-      const at = from;
-      from += (1000 * held) / budget;
-      return html`<rect class=${`part${index % 4}`} x=${at} width=${(1000 * held) / budget} height="28" />`;
-    })}</svg><p class="dim">${parts.map(([name, held]) => `${name} ${bytes(held)}`).join(" · ") || "No model loaded"}
-    ${" · "}budget ${bytes(machine.budget_bytes)} · free on this machine ${bytes(machine.available_bytes)}
-    ${machine.pressure && ` · pressure ${machine.pressure}`}</p></section>`;
-}
-
-function Tile({ name, value, values }) {
-  const top = Math.max(1, ...values);
-  const points = values.map((one, index) => `${(index * 200) / 59},${38 - (36 * one) / top}`).join(" ");
-  return html`<section class="card tile"><span class="dim">${name}</span><b>${value}</b>
-    <svg viewBox="0 0 200 40" preserveAspectRatio="none" aria-hidden="true"><polyline points=${points} /></svg></section>`;
+function Tile({ name, samples, of, show, span }) {
+  const values = samples.map((sample) => sample[of] || 0);
+  const top = Math.max(...values, 1e-9) * 1.1;
+  const last = samples.at(-1)?.at || 0;
+  const points = samples.map((sample, index) => `${200 * (1 - (last - sample.at) / span)},${40 - (38 * values[index]) / top}`);
+  const latest = show(values.at(-1) || 0);
+  const drawn = samples.length > 1;
+  const from = drawn ? points[0].split(",")[0] : 0;
+  return html`<section class="card tile"><span class="dim">${name}</span><b>${latest}</b>
+    <svg viewBox="0 0 200 42" preserveAspectRatio="none" role="img" aria-label=${`${name}: ${latest}, at most ${show(Math.max(0, ...values))}`}>
+      <line x1="0" y1="40.5" x2="200" y2="40.5" />${drawn && html`<polygon points=${`${from},40.5 ${points.join(" ")} 200,40.5`} />
+      <polyline points=${points.join(" ")} />`}</svg></section>`;
 }
 
 function Requests({ status }) {
@@ -33,7 +26,7 @@ function Requests({ status }) {
   useEffect(() => { ask(); }, [status]);
   const cancel = (id) => call("cancel", { request_id: id }).then(ask);
   return html`<section class="card wide"><h2>Requests</h2>${found.length ? html`<table><tbody>
-    ${found.map((one) => html`<tr><td>${one.model}</td><td>${one.state?.phase}</td>
+    ${found.map((one) => html`<tr><td>${one.model}</td><td>${one.route}</td><td>${one.state?.phase}</td>
       <td>${one.state?.completion_tokens} tokens</td><td>${seconds(one.state?.age_s || 0)}</td>
       <td><button onClick=${() => cancel(one.request_id)}>Cancel</button></td></tr>`)}</tbody></table>`
     : html`<p class="dim">Nothing is running.</p>`}</section>`;
@@ -55,19 +48,18 @@ function Logs() {
 }
 
 export function Monitor({ status }) {
-  const { models } = status;
-  const hits = sum(models, "prefix_cache_hits");
-  const rate = hits / Math.max(1, hits + sum(models, "prefix_cache_misses"));
-  const [past, setPast] = useState([]);
-  const now = { speed: sum(models, "decode_tokens_per_s"), running: sum(models, "running"),
-    waiting: sum(models, "waiting"), rate };
-  useEffect(() => setPast((old) => [...old, now].slice(-60)), [status]);
-  const of = (name) => past.map((one) => one[name]);
-  return html`<h1>Monitor</h1><div class="cards">
-    <${Tile} name="Tokens per second" value=${now.speed.toFixed(1)} values=${of("speed")} />
-    <${Tile} name="Running" value=${now.running} values=${of("running")} />
-    <${Tile} name="Waiting" value=${now.waiting} values=${of("waiting")} />
-    <${Tile} name="Cache hits" value=${percent(rate)} values=${of("rate")} />
-    ${status.machine && html`<${Gauge} models=${models} machine=${status.machine} />`}
-    <${Requests} status=${status} /><${Logs} /></div>`;
+  const [span, setSpan] = useState("5 min");
+  const samples = past();
+  const since = (samples.at(-1)?.at || 0) - SPANS[span];
+  const shown = samples.filter((sample) => sample.at >= since);
+  const tile = (name, of, show) => html`<${Tile} name=${name} of=${of} show=${show} samples=${shown} span=${SPANS[span]} />`;
+  const count = (value) => String(value);
+  return html`<div class="row head"><h1>Monitor</h1><div class="row" role="group" aria-label="Time shown">
+      ${Object.keys(SPANS).map((name) => html`<button aria-pressed=${name === span} onClick=${() => setSpan(name)}>${name}</button>`)}</div></div>
+    <div class="cards">${tile("Tokens per second", "speed", (value) => value.toFixed(1))}
+    ${tile("Running", "running", count)}${tile("Waiting", "waiting", count)}
+    ${tile("Prefix cache hits", "hit_rate", percent)}${tile("Memory in use", "used", bytes)}
+    ${samples.at(-1)?.streams && html`${tile("SSD", "ssd", (value) => `${value.toFixed(1)} GB/s`)}
+      ${tile("Expert hits", "ssd_hit_rate", percent)}`}
+    <${Memory} status=${status} /><${Requests} status=${status} /><${Logs} /></div>`;
 }

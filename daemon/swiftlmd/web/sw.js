@@ -1,8 +1,10 @@
 // Keeps the shell for when the daemon is away. Only the page's own files: never an answer.
-const SHELL = "shell-1";
-const FILES = ["/", "/manifest.webmanifest", ...["app", "api", "chat", "conversations", "format",
-  "markdown", "models", "monitor", "settings", "vendor/htm-preact", "vendor/marked",
-  "vendor/purify"].map((name) => `/web/${name}.js`), "/web/style.css", "/web/icon.svg"];
+const SHELL = "shell-2";
+const FILES = ["/", "/manifest.webmanifest", ...["answer", "api", "app", "chat", "composer",
+  "conversations", "copy", "format", "highlight", "hub", "keys", "markdown", "memory", "message",
+  "models", "monitor", "network", "pair", "pictures", "plan", "qr", "samples", "settings", "states",
+  "talklist", "vendor/htm-preact", "vendor/marked", "vendor/purify",
+].map((name) => `/web/${name}.js`), "/web/style.css", "/web/icon.svg"];
 
 const asked = (url) => new Request(url, url === "/" ? { headers: { Accept: "text/html" } } : {});
 
@@ -12,7 +14,9 @@ self.addEventListener("install", (event) => {
     .then(() => self.skipWaiting()));
 });
 
-self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim()));
+self.addEventListener("activate", (event) => event.waitUntil(caches.keys()
+  .then((names) => Promise.all(names.filter((name) => name !== SHELL).map((name) => caches.delete(name))))
+  .then(() => self.clients.claim())));
 
 self.addEventListener("fetch", (event) => {
   const path = new URL(event.request.url).pathname;

@@ -1,0 +1,80 @@
+// Finding models: the catalogue, or the hub by words, each with whether it fits this machine.
+import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { call, operation } from "./api.js";
+import { bytes, percent, seconds } from "./format.js";
+
+const RING = 2 * Math.PI * 20;
+const TONES = { fits: "good", tight: "warn", streams: "warn", "too large": "bad" };
+
+function Ring({ part }) {
+  return html`<svg class="ring" viewBox="0 0 48 48" role="img" aria-label=${percent(part)}>
+    <circle cx="24" cy="24" r="20" /><circle class="done" cx="24" cy="24" r="20"
+      stroke-dasharray=${`${RING * part} ${RING}`} transform="rotate(-90 24 24)" />
+    <text x="24" y="28">${Math.round(part * 100)}</text></svg>`;
+}
+
+export function Download({ one }) {
+  const part = one.total_bytes ? one.done_bytes / one.total_bytes : 0;
+  const cancel = async () => {
+    for await (const _ of operation("pull", { model: one.model, cancel: true }));
+  };
+  return html`<article class="card row"><${Ring} part=${part} /><div class="grow"><h2>${one.model}</h2>
+    <p class="dim">${bytes(one.done_bytes)} of ${bytes(one.total_bytes)} · ${bytes(one.bytes_per_s)}/s
+    ${one.eta_s > 0 && ` · ${seconds(one.eta_s)} left`}</p>
+    ${one.error && html`<p class="error">${one.error}</p>`}</div>
+    <button onClick=${cancel}>Cancel</button></article>`;
+}
+
+function Fit({ fit }) {
+  if (!fit?.verdict) return null;
+  const needs = fit.needed_bytes ? ` · ${fit.estimated ? "about " : ""}${bytes(fit.needed_bytes)}` : "";
+  return html`<span class="badge ${TONES[fit.verdict] || ""}" title=${fit.detail}>${fit.verdict}${needs}</span>`;
+}
+
+function Offer({ offer, onPull }) {
+  const traits = [offer.quantization, bytes(offer.size_bytes), offer.licence,
+    offer.vision && "sees", offer.tools && "tools", offer.reasoning && "reasons",
+    offer.gated && "gated"].filter((part) => part && part !== "0");
+  return html`<li class="offer"><div class="grow"><b>${offer.title || offer.model}</b>
+      <small class="dim">${offer.model}</small><small class="dim">${traits.join(" · ")}</small></div>
+    <${Fit} fit=${offer.fit} />${offer.here ? html`<span class="dim">here</span>`
+      : html`<button onClick=${() => onPull(offer.model)} aria-label=${`Download ${offer.model}`}>Download</button>`}</li>`;
+}
+
+export function Hub() {
+  const [text, setText] = useState("");
+  const [found, setFound] = useState(null);
+  const [note, setNote] = useState("");
+  const [step, setStep] = useState(null);
+  const search = async (words) => {
+    setNote("Searching…");
+    try {
+      setFound((await call("search", { text: words })).models);
+      setNote("");
+    } catch (error) { setNote(error.message); }
+  };
+  const pull = async (model) => {
+    setNote("");
+    try {
+      for await (const event of operation("pull", { model })) setStep(event);
+    } catch (error) { setNote(error.message); }
+    setStep(null);
+  };
+  const submit = (event) => {
+    event.preventDefault();
+    const words = text.trim();
+    if (event.submitter?.name === "pull") pull(words); else search(words);
+  };
+  useEffect(() => { search(""); }, []);
+  const named = /^[\w.-]+\/[\w.-]+/.test(text.trim());
+  return html`<section class="card"><h2>Find a model</h2><form class="row" onSubmit=${submit}>
+      <input class="grow" type="search" value=${text} aria-label="Search the hub"
+        placeholder="Words, or owner/model" onInput=${(event) => setText(event.target.value)} />
+      <button class=${named ? "" : "main"}>Search</button>
+      ${named && html`<button class="main" name="pull">Download</button>`}</form>
+    ${step && html`<p class="dim" role="status">${step.stage} ${percent(step.fraction)}</p>`}
+    ${note && html`<p class="notice" role="status">${note}</p>`}
+    ${found && html`<ul class="offers" tabindex="0" aria-label="Found models">${found.map((offer) => html`
+      <${Offer} key=${offer.model} offer=${offer} onPull=${pull} />`)}
+      ${!found.length && html`<li class="dim">Nothing found that runs here.</li>`}</ul>`}</section>`;
+}

@@ -1,0 +1,49 @@
+// The memory ledger as a stacked gauge: what each kind of bytes holds, within the budget.
+import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { call } from "./api.js";
+import { bytes } from "./format.js";
+
+const COLOURS = 7;
+
+// Kinds over all models; what was measured counts before what was priced.
+export function partsOf(ledger) {
+  const kinds = new Map();
+  for (const model of ledger.models || []) {
+    for (const { kind, priced_bytes: priced, measured_bytes: measured } of model.terms || []) {
+      kinds.set(kind, (kinds.get(kind) || 0) + (measured ?? priced));
+    }
+  }
+  kinds.set("daemon", ledger.daemon_bytes || 0);
+  return [...kinds].filter(([, held]) => held > 0);
+}
+
+function Stack({ parts, budget }) {
+  const whole = Math.max(budget, parts.reduce((total, [, held]) => total + held, 0)) || 1;
+  let at = 0;
+  return html`<svg class="gauge" viewBox="0 0 1000 28" preserveAspectRatio="none" role="img"
+      aria-label=${`Memory: ${parts.map(([kind, held]) => `${kind} ${bytes(held)}`).join(", ")}`}>
+    <rect class="free" width="1000" height="28" />${parts.map(([, held], index) => {
+      const x = at;
+      at += (1000 * held) / whole;
+      return html`<rect class=${`part${index % COLOURS}`} x=${x} width=${(1000 * held) / whole} height="28" />`;
+    })}</svg>`;
+}
+
+export function Memory({ status }) {
+  const [ledger, setLedger] = useState(null);
+  useEffect(() => {
+    call("memory").then((reply) => setLedger(JSON.parse(reply.ledger))).catch(() => setLedger(null));
+  }, [status]);
+  if (!ledger) return null;
+  const parts = partsOf(ledger);
+  const { thermal } = status.machine || {};
+  return html`<section class="card wide"><div class="row head"><h2>Memory</h2><span class="row">
+      <span class="badge ${ledger.pressure === "normal" ? "good" : "warn"}">pressure ${ledger.pressure || "unknown"}</span>
+      ${thermal && html`<span class="badge ${thermal === "nominal" ? "good" : "warn"}">thermal ${thermal}</span>`}</span></div>
+    <${Stack} parts=${parts} budget=${ledger.budget_bytes} />
+    <ul class="legend">${parts.map(([kind, held], index) => html`<li><i class=${`part${index % COLOURS}`}></i>
+      ${kind} <b>${bytes(held)}</b></li>`)}</ul>
+    <p class="dim">priced ${bytes(ledger.priced_bytes)} · measured ${bytes(ledger.measured_bytes)} · budget ${bytes(ledger.budget_bytes)}
+      · free on this machine ${bytes(ledger.available_bytes)}${ledger.swap_used_bytes > 0 && ` · swap ${bytes(ledger.swap_used_bytes)}`}</p>
+  </section>`;
+}

@@ -1,0 +1,82 @@
+// Access from the local network: off until it is wanted, never without a key; phones pair by a code.
+import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { call } from "./api.js";
+import { KeyList, addKey, useKeys } from "./keys.js";
+import { qrCode } from "./qr.js";
+
+const LOOPBACK = "127.0.0.1";
+const EVERYWHERE = "0.0.0.0";
+const MARGIN = 4;
+
+const isLoopback = (host) => /^(127\.|localhost$|::1$|\[::1\])/.test(host || LOOPBACK);
+
+function QrCode({ text }) {
+  const grid = qrCode(text);
+  const size = grid.length + 2 * MARGIN;
+  const path = grid.map((row, y) => row.map((dark, x) => (dark ? `M${x + MARGIN} ${y + MARGIN}h1v1h-1z` : "")).join("")).join("");
+  return html`<svg class="qr" viewBox=${`0 0 ${size} ${size}`} shape-rendering="crispEdges" role="img"
+    aria-label="QR code to pair a device"><path d=${path} /></svg>`;
+}
+
+function Offer() {
+  const [offer, setOffer] = useState(null);
+  const [left, setLeft] = useState(0);
+  const [error, setError] = useState("");
+  useEffect(() => {
+    if (left <= 0) { setOffer(null); return undefined; }
+    const timer = setTimeout(() => setLeft(left - 1), 1000);
+    return () => clearTimeout(timer);
+  }, [left]);
+  const make = async () => {
+    try {
+      const reply = await call("pair_offer");
+      setLeft(Math.round(reply.expires_s));
+      setOffer(reply);
+      setError("");
+    } catch (failure) { setError(failure.message); }
+  };
+  const address = offer && `${offer.url}/#pair=${offer.token}`;
+  return html`<h2>Pair a phone or tablet</h2>${error && html`<p class="error notice" role="alert">${error}</p>`}
+    ${offer ? html`<p>Open this with its camera, in the same network. It works once.</p>
+      <${QrCode} text=${address} /><div class="secret">${address}</div>
+      <p class="dim" role="timer">Good for ${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}</p>`
+    : html`<p class="dim">Shows a code that is good once, for five minutes. The device gets a key of its own.</p>
+      <button class="main" onClick=${make}>Show a code</button>`}`;
+}
+
+function Restart({ status }) {
+  const [asked, setAsked] = useState(false);
+  const supervised = ["launchd", "systemd"].includes(status.supervisor);
+  const restart = () => { setAsked(true); call("shutdown", {}).catch(() => setAsked(false)); };
+  return html`<div class="notice" role="status"><p>This holds after a restart of the daemon.</p>${supervised
+    ? html`<button class="main" disabled=${asked} onClick=${restart}>${asked ? "Restarting…" : "Restart now"}</button>`
+    : html`<p>Run <code>swiftlmctl restart</code> on the machine.</p>`}</div>`;
+}
+
+export function Network({ status }) {
+  const { keys, error, ask } = useKeys();
+  const [host, setHost] = useState(null);
+  const [wrong, setWrong] = useState("");
+  const read = () => call("get_config", { key: "http.host" }).then((reply) => setHost(reply.entries[0]?.value || LOOPBACK))
+    .catch((failure) => setWrong(failure.message));
+  useEffect(() => { read(); }, []);
+  const open = host !== null && !isLoopback(host);
+  const served = !isLoopback((status.http_address || "").replace(/:\d+$/, ""));
+  const toggle = async () => {
+    try {
+      if (!open && !keys.length) await addKey("this browser", true);
+      await call("set_config", { key: "http.host", value: open ? LOOPBACK : EVERYWHERE });
+      setWrong("");
+    } catch (failure) { setWrong(failure.message); }
+    await ask();
+    await read();
+  };
+  return html`<section class="card"><label class="switch"><input type="checkbox" role="switch" checked=${open}
+      disabled=${!keys || host === null} onChange=${toggle} />Access from the local network</label>
+    <p class="dim">Off: only this machine. On: any device in your network that has a key; the first key is made for this browser.</p>
+    ${(error || wrong) && html`<p class="error notice" role="alert">${error || wrong}</p>`}
+    ${host !== null && open !== served && html`<${Restart} status=${status} />`}</section>
+    ${open && served && html`<section class="card"><${Offer} /></section>`}
+    ${keys && html`<section class="card"><h2>Paired devices and keys</h2>
+      <${KeyList} keys=${keys} onChanged=${ask} empty="None yet." /></section>`}`;
+}
