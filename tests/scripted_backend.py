@@ -184,10 +184,11 @@ async def serve(
     backend: ScriptedBackend | None = None,
     options: HttpOptions | None = None,
     admin: m.AdminBase | None = None,
+    store: m.StoreBase | None = None,
 ) -> AsyncIterator[Server]:
     """A real aiohttp server on a free loopback port, as the daemon runs it."""
     backend = backend or ScriptedBackend()
-    app = make_app(backend, options or HttpOptions(port=0), admin=admin)
+    app = make_app(backend, options or HttpOptions(port=0), admin=admin, store=store)
     runner = make_runner(app)
     await runner.setup()
     try:

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import live_daemon
-import pytest
-from fake_admin import READY, FakeAdmin
-from scripted_backend import MODEL, ScriptedBackend, serve, text
+from companion import ask
+from fake_store import FakeStore, offered
+from scripted_backend import ScriptedBackend, serve, text
 
 from swiftlm_proto import messages as m
-
-pytest.importorskip("playwright", reason="playwright is not installed")
-from playwright.async_api import async_playwright
-
-CHROMIUM = Path("/usr/bin/chromium")
-pytestmark = [
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Chromium is not at /usr/bin/chromium"),
-    pytest.mark.timeout(60),
-]
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-extensions"]
+from swiftlmd.faults import ServiceError
 
 HOSTILE = (
     "<script>window.hit=1</script>",
@@ -38,39 +27,6 @@ HOSTILE = (
 )
 
 
-@pytest.fixture
-async def page():
-    async with async_playwright() as driver:
-        # The BLAS that tests preload for MLX crashes a browser.
-        environ = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
-        browser = await driver.chromium.launch(
-            executable_path=str(CHROMIUM), args=FLAGS, env=environ
-        )
-        context = await browser.new_context(viewport={"width": 1440, "height": 900})
-        page = await context.new_page()
-        page.set_default_timeout(8000)
-        yield page
-        await browser.close()
-
-
-@pytest.fixture
-def admin():
-    fake = FakeAdmin()
-    fake.daemon.models = [replace(READY, model=MODEL)]
-    return fake
-
-
-async def ask(page, question):
-    await page.get_by_label("Message").fill(question)
-    await page.keyboard.press("Enter")
-
-
-async def shot(page, name):
-    """Pictures for the documentation, when a folder for them is named."""
-    if folder := os.environ.get("COMPANION_PICTURES"):
-        await page.screenshot(path=f"{folder}/{name}.png")
-
-
 async def test_a_first_question_gets_its_answer_with_figures_and_is_kept(page, admin):
     code = "def squares(n):\n    yield from (i * i for i in range(n))"
     answer = f"Use a **generator**:\n\n```python\n{code}\n```"
@@ -81,7 +37,6 @@ async def test_a_first_question_gets_its_answer_with_figures_and_is_kept(page, a
         assert await page.locator(".assistant strong").inner_text() == "generator"
         assert "4 cached" in await page.locator(".figures").inner_text()
         await page.get_by_role("button", name="Copy").wait_for()
-        await shot(page, "companion-chat")
         await page.reload()
         await page.locator(".assistant strong").wait_for()
 
@@ -131,8 +86,10 @@ async def test_hostile_output_and_names_execute_nothing(page, admin):
     admin.daemon.models += [m.ModelStatus(model=name, error=name) for name in HOSTILE]
     requested = []
     page.on("request", lambda request: requested.append(request.url))
+    admin.daemon.downloads = [m.DownloadStatus(model=HOSTILE[1], total_bytes=9, error=HOSTILE[2])]
+    store = FakeStore([offered(name, name, 10**9, title=name) for name in HOSTILE])
     backend = ScriptedBackend(default=text("\n\n".join((*HOSTILE, "the end"))))
-    async with serve(backend, admin=admin) as server:
+    async with serve(backend, admin=admin, store=store) as server:
         await page.goto(server.url)
         await ask(page, HOSTILE[1])
         await page.locator(".figures").wait_for()
@@ -141,6 +98,8 @@ async def test_hostile_output_and_names_execute_nothing(page, admin):
         for view in ("models", "monitor", "settings"):
             await page.goto(f"{server.url}/#{view}")
             await page.locator("h1").wait_for()
+            if view == "models":
+                await page.locator(".offer").nth(len(HOSTILE) - 1).wait_for()
         assert await page.evaluate("window.hit") is None
         assert all(url.startswith((server.url, "data:")) for url in requested)
 
@@ -154,27 +113,66 @@ async def test_the_shell_opens_when_the_daemon_is_away(page, admin):
     await page.get_by_text("Daemon away").wait_for()
 
 
-@pytest.mark.parametrize(("width", "height"), [(390, 844), (1440, 900)])
-async def test_every_view_fits_its_window(page, admin, width, height):
-    await page.set_viewport_size({"width": width, "height": height})
-    await page.emulate_media(color_scheme="dark" if width < 500 else "light")
+async def test_a_picture_is_offered_to_models_that_see_and_only_to_them(page, admin):
+    paste = """(() => {
+        const canvas = document.createElement("canvas");
+        return new Promise((done) => canvas.toBlob((blob) => {
+            const clipboardData = new DataTransfer();
+            clipboardData.items.add(new File([blob], "a.png", { type: "image/png" }));
+            document.querySelector("[aria-label=Message]").dispatchEvent(
+                new ClipboardEvent("paste", { clipboardData, bubbles: true }));
+            done();
+        }));
+    })()"""
     async with serve(admin=admin) as server:
-        for view in ("chat", "models", "monitor", "settings"):
-            await page.goto(f"{server.url}/#{view}")
-            await page.get_by_text("Ready", exact=True).wait_for()
-            wide = "document.documentElement.scrollWidth - innerWidth"
-            assert await page.evaluate(wide) <= 0
-            await shot(page, f"companion-{view}-{width}")
-
-
-async def test_the_page_and_all_its_files_stay_within_their_budget(page, admin):
-    sizes = []
-    async with serve(admin=admin) as server:
-        page.on("response", lambda response: sizes.append(response))
         await page.goto(server.url)
         await page.get_by_text("Ready", exact=True).wait_for()
-        total = sum([(await one.request.sizes())["responseBodySize"] for one in sizes])
-        assert 20_000 < total < 250_000
+        await page.evaluate(paste)
+        await page.get_by_text("This model cannot see pictures").wait_for()
+        admin.daemon.models[0].vision = True
+        await page.get_by_label("Add a picture").wait_for(state="attached")
+        await page.evaluate(paste)
+        await page.get_by_alt_text("Picture 1").wait_for()
+        await ask(page, "What is this?")
+        await page.locator(".figures").wait_for()
+        [request] = server.backend.requests
+        assert request.chat.messages[-1].parts[1].image.content.startswith(b"\x89PNG")
+
+
+async def test_a_question_while_a_model_loads_shows_its_stage(page, admin):
+    loading = replace(admin.cached, state=m.ModelStatusState.LOADING)
+    admin.daemon.models[1] = replace(loading, load_stage="weights", load_fraction=0.25)
+    async with serve(admin=admin) as server:
+        await page.goto(server.url)
+        await page.get_by_text("Loading qwen3-14b · weights 25 %").wait_for()
+        admin.daemon.state = "draining"
+        await page.get_by_text("The daemon restarts.").wait_for()
+
+
+async def test_an_answer_refused_for_memory_says_the_sum_and_where_to_mend_it(page, admin):
+    message = "needs 21.4 GB, 17.9 GB available, 3.5 GB short; smallest change that fits: --ctx 512"
+    backend = ScriptedBackend(refusal=ServiceError(m.FaultKind.NOT_ENOUGH_MEMORY, message))
+    async with serve(backend, admin=admin) as server:
+        await page.goto(server.url)
+        await ask(page, "go")
+        await page.get_by_text("3.5 GB short").wait_for()
+        await page.get_by_role("link", name="See what fits in Models").click()
+        await page.get_by_role("heading", name="Models").wait_for()
+
+
+async def test_the_keyboard_alone_reaches_everything(page, admin):
+    async with serve(admin=admin) as server:
+        await page.goto(server.url)
+        await ask(page, "hello")
+        await page.locator(".figures").wait_for()
+        await page.keyboard.press("Alt+n")
+        await page.get_by_text("What is on your mind?").wait_for()
+        await page.keyboard.press("Alt+3")
+        await page.get_by_role("heading", name="Monitor").wait_for()
+        await page.keyboard.press("Alt+1")
+        await page.get_by_role("button", name="Export").focus()
+        await page.keyboard.press("/")
+        assert await page.evaluate("document.activeElement.ariaLabel") == "Message"
 
 
 async def test_the_real_daemon_plans_a_load_and_explains_its_settings(page):

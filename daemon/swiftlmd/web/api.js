@@ -24,6 +24,10 @@ async function send(method, path, body, signal, more = {}) {
     error.code);
 }
 
+// Sent to the window when an act of ours changed what the status says.
+export const CHANGED = "swiftlm-changed";
+export const changed = () => dispatchEvent(new Event(CHANGED));
+
 export const call = async (name, body = {}) => (await send("POST", `/api/${name}`, body)).json();
 
 async function* lines(answer) {

@@ -1,5 +1,5 @@
 import { html, render, useEffect, useState } from "./vendor/htm-preact.js";
-import { call } from "./api.js";
+import { CHANGED, call } from "./api.js";
 import { Chat } from "./chat.js";
 import { Models } from "./models.js";
 import { Monitor } from "./monitor.js";
@@ -33,6 +33,7 @@ function useStatus() {
     };
     ask();
     document.addEventListener("visibilitychange", ask);
+    addEventListener(CHANGED, ask);
     return () => clearTimeout(timer);
   }, []);
   return status;

@@ -1,6 +1,6 @@
 // Finding models: the catalogue, or the hub by words, each with whether it fits this machine.
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
-import { call, operation } from "./api.js";
+import { call, changed, operation } from "./api.js";
 import { bytes, percent, seconds } from "./format.js";
 
 const RING = 2 * Math.PI * 20;
@@ -17,6 +17,7 @@ export function Download({ one }) {
   const part = one.total_bytes ? one.done_bytes / one.total_bytes : 0;
   const cancel = async () => {
     for await (const _ of operation("pull", { model: one.model, cancel: true }));
+    changed();
   };
   return html`<article class="card row"><${Ring} part=${part} /><div class="grow"><h2>${one.model}</h2>
     <p class="dim">${bytes(one.done_bytes)} of ${bytes(one.total_bytes)} · ${bytes(one.bytes_per_s)}/s
@@ -59,6 +60,7 @@ export function Hub() {
       for await (const event of operation("pull", { model })) setStep(event);
     } catch (error) { setNote(error.message); }
     setStep(null);
+    changed();
   };
   const submit = (event) => {
     event.preventDefault();

@@ -1,5 +1,5 @@
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
-import { call, operation } from "./api.js";
+import { call, changed, operation } from "./api.js";
 import { bytes, percent } from "./format.js";
 import { Download, Hub } from "./hub.js";
 import { Plan } from "./plan.js";
@@ -25,6 +25,7 @@ function Card({ model, budget }) {
     setError("");
     try { await work(); } catch (failure) { setError(failure.message); }
     setProgress(null);
+    changed();
   };
   const named = { model: model.model };
   const acts = {

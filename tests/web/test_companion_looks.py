@@ -1,0 +1,102 @@
+"""How the companion looks and what it weighs: every view in both sizes and both schemes."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+from companion import ask, shot
+from fake_store import FakeStore
+from scripted_backend import ScriptedBackend, serve, text
+
+VIEWS = ("chat", "models", "monitor", "settings")
+SIZES = {"390x844": (390, 844), "1440x900": (1440, 900)}
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+BUDGET_BYTES = 250_000
+FIRST_PAINT_S = 1.0
+ANSWER = """Use a **generator**; it makes each square when somebody asks for it:
+
+```python
+def squares(n: int):
+    # nothing is computed yet
+    for i in range(n):
+        yield i ** 2  # "lazy"
+```
+
+| way | memory |
+|---|---|
+| list | all of it |
+| generator | one number |
+"""
+
+
+async def show(page, server, view):
+    await page.goto(f"{server.url}/#{view}")
+    await page.get_by_text("Ready", exact=True).wait_for()
+    if view == "chat":
+        await ask(page, "How do I make squares lazily?")
+        await page.get_by_text("50.0 tokens/s").wait_for()
+    if view == "models":
+        await page.get_by_role("button", name="Plan").click()
+        await page.get_by_role("row", name="needed").wait_for()
+        await page.locator(".offer").first.wait_for()
+    if view == "monitor":
+        await page.get_by_label("Memory: weights").wait_for()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+async def test_every_view_fits_its_window_and_bars_nobody(page, admin, size, scheme):
+    width, height = SIZES[size]
+    await page.set_viewport_size({"width": width, "height": height})
+    await page.emulate_media(color_scheme=scheme)
+    backend = ScriptedBackend(default=text(ANSWER))
+    async with serve(backend, admin=admin, store=FakeStore()) as server:
+        await page.goto(server.url)
+        await page.evaluate(AXE)
+        for view in VIEWS:
+            await show(page, server, view)
+            wide = "document.documentElement.scrollWidth - innerWidth"
+            assert await page.evaluate(wide) <= 0
+            assert await barriers(page) == []
+            await shot(page, f"companion-{view}-{size}-{scheme}")
+
+
+async def barriers(page) -> list[str]:
+    """What axe calls serious or worse: rule, place, and its own words."""
+    found = await page.evaluate("axe.run({ resultTypes: ['violations'] })")
+    return [
+        f"{rule['id']}: {node['target']} {node['failureSummary']}"
+        for rule in found["violations"]
+        if rule["impact"] in ("serious", "critical")
+        for node in rule["nodes"]
+    ]
+
+
+async def test_the_page_and_all_its_files_stay_within_their_budget(page, admin):
+    sizes = []
+    async with serve(admin=admin) as server:
+        page.on("response", lambda response: sizes.append(response))
+        await page.goto(server.url)
+        await page.get_by_text("Ready", exact=True).wait_for()
+        total = sum([(await one.request.sizes())["responseBodySize"] for one in sizes])
+        print(f"{len(sizes)} answers, {total} bytes")
+        assert 20_000 < total < BUDGET_BYTES
+
+
+@pytest.mark.slow
+async def test_something_is_painted_within_a_second(page, admin):
+    paints = []
+    async with serve(admin=admin) as server:
+        for _ in range(9):
+            await page.goto("about:blank")
+            await page.goto(server.url)
+            await page.get_by_text("Ready", exact=True).wait_for()
+            paints.append(
+                await page.evaluate(
+                    "performance.getEntriesByName('first-contentful-paint')[0].startTime / 1000"
+                )
+            )
+    print(f"first paint {statistics.median(paints):.3f} s, {min(paints):.3f} to {max(paints):.3f}")
+    assert statistics.median(paints) < FIRST_PAINT_S

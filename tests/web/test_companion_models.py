@@ -1,0 +1,112 @@
+"""Models and the monitor in a browser: loading, planning, finding, watching."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fake_store import FakeStore
+from scripted_backend import serve
+
+from swiftlm_proto import messages as m
+
+
+async def test_a_load_shows_its_progress_until_the_model_is_ready(page, admin):
+    admin.loading = asyncio.Event()
+    async with serve(admin=admin) as server:
+        await page.goto(f"{server.url}/#models")
+        await page.get_by_role("button", name="Load", exact=True).click()
+        await page.get_by_text("weights 40 %").wait_for()
+        admin.cached.state = m.ModelStatusState.READY
+        admin.loading.set()
+        await page.get_by_role("button", name="Unload").nth(1).wait_for()
+
+
+async def test_a_refused_load_shows_the_sum_and_a_fix_that_makes_it_fit(page, admin):
+    admin.refusal = "needs 9.5 GB, 8.0 GB available (budget), 1.5 GB short"
+    async with serve(admin=admin) as server:
+        await page.goto(f"{server.url}/#models")
+        await page.get_by_role("button", name="Load", exact=True).click()
+        await page.get_by_role("alert").get_by_text("1.5 GB short").wait_for()
+        await page.get_by_role("button", name="See what fits").click()
+        await page.get_by_role("row", name="needed").get_by_text("9.5 GB").wait_for()
+        load = page.get_by_role("button", name="Load with this")
+        assert await load.is_disabled()
+        await page.get_by_role("button", name="--kv turbo").click()
+        await page.get_by_text("resident, needs 7.8 GB of 8.0 GB").wait_for()
+        admin.refusal = ""
+        await load.click()
+        await page.get_by_text("Load with this").wait_for(state="detached")
+        assert admin.asked[-1].options.kv == "turbo"
+
+
+async def test_the_plan_follows_its_sliders(page, admin):
+    async with serve(admin=admin) as server:
+        await page.goto(f"{server.url}/#models")
+        await page.get_by_role("button", name="Plan").click()
+        await page.get_by_text("8,192 tokens").wait_for()
+        await page.get_by_label("Context").press("ArrowRight")
+        await page.get_by_text("16,384 tokens").wait_for()
+        await page.get_by_label("KV format").press("ArrowRight")
+        await page.get_by_text("resident, needs 7.8 GB").wait_for()
+        asked = [one for one in admin.asked if isinstance(one, m.PlanModelRequest)]
+        assert (asked[-1].options.context, asked[-1].options.kv) == (16384, "turbo")
+
+
+async def test_a_search_says_what_fits_and_downloads_it(page, admin):
+    store = FakeStore()
+    async with serve(admin=admin, store=store) as server:
+        await page.goto(f"{server.url}/#models")
+        await page.get_by_text("too large · 40.7 GB").wait_for()
+        await page.get_by_label("Search the hub").fill("qwen3-4b")
+        await page.keyboard.press("Enter")
+        await page.get_by_text("too large").wait_for(state="detached")
+        assert store.asked[-1].text == "qwen3-4b"
+        await page.get_by_role("button", name="Download mlx-community/Qwen3-4B-4bit").click()
+        assert (await admin.pulls.get()).model == "mlx-community/Qwen3-4B-4bit"
+
+
+async def test_a_download_shows_its_ring_speed_and_time_left(page, admin):
+    admin.daemon.downloads = [
+        m.DownloadStatus("big/model", 3 * 10**9, 12 * 10**9, 75e6, 120.0, "fetching")
+    ]
+    async with serve(admin=admin) as server:
+        await page.goto(f"{server.url}/#models")
+        await page.get_by_label("25 %").wait_for()
+        await page.get_by_text("75 MB/s · 2 min left").wait_for()
+        await page.get_by_role("button", name="Cancel").click()
+        assert (await admin.pulls.get()).cancel
+
+
+async def test_a_loaded_model_is_pinned_and_unpinned(page, admin):
+    async with serve(admin=admin) as server:
+        await page.goto(f"{server.url}/#models")
+        await page.get_by_role("button", name="Pin", exact=True).click()
+        await page.get_by_role("button", name="Unpin").click()
+        await page.get_by_role("button", name="Pin", exact=True).wait_for()
+
+
+async def test_the_monitor_shows_memory_by_kind_disk_and_requests(page, admin):
+    async with serve(admin=admin) as server:
+        await page.goto(f"{server.url}/#monitor")
+        await page.get_by_label("Memory: weights 1.0 GB, kv 600 MB").wait_for()
+        await page.get_by_text("pressure normal").wait_for()
+        await page.get_by_text("thermal nominal").wait_for()
+        await page.get_by_text("GB/s").wait_for()
+        await page.get_by_label("Tokens per second: 61.5").wait_for()
+        await page.get_by_role("button", name="1 h").click()
+        await page.get_by_role("row", name="decode").get_by_role("button", name="Cancel").wait_for()
+
+
+async def test_samples_thin_out_and_counters_become_rates(page, admin):
+    async with serve(admin=admin) as server:
+        await page.goto(server.url)
+        answer = await page.evaluate("""async () => {
+            const { sampleOf, thinned } = await import("/web/samples.js");
+            const status = (bytes, hits, misses) => ({ models: [{ stats: {
+              stream_counters: JSON.stringify({ bytes, hits, misses }) } }] });
+            const first = sampleOf(status(1e9, 10, 10), undefined, 100);
+            const second = sampleOf(status(5e9, 19, 11), first, 102);
+            const all = Array.from({ length: 2000 }, (_, i) => ({ at: 2 * i }));
+            return [second.ssd, second.ssd_hit_rate, thinned(all, 4000).length];
+        }""")
+        assert answer == [2, 0.9, 331 + 149]
