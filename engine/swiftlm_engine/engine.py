@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from swiftlm_engine.brain.rates import Speed
-from swiftlm_engine.brain.scheduler import QueueFull, Scheduler, StepPlan, StepResult
+from swiftlm_engine.brain.scheduler import Chunk, QueueFull, Scheduler, StepPlan, StepResult
 from swiftlm_engine.brain.sequence import FinishReason, Sequence
 from swiftlm_engine.choice import Choice
 from swiftlm_engine.decode_batch import RowToken
@@ -132,18 +132,19 @@ class Engine:
         started = time.perf_counter()
         finished, tokens = self._decode()
         # A first token that is already on its way must not wait for somebody's prefill.
-        while plan.chunk is not None and self.runner.batch.has_fresh:
+        while plan.chunks and self.runner.batch.has_fresh:
             more, count = self._decode()
             finished += more
             tokens += count
         decode_s = time.perf_counter() - started
-        chunk_tokens, chunk_s = 0, 0.0
-        if plan.chunk is not None:
-            chunk_s = self.runner.prefill(plan.chunk)
-            chunk_tokens = plan.chunk.count
-            self._prefilled.count(chunk_tokens, self._clock())
-            self._report_progress(plan.chunk.sequence, chunk_tokens)
-        return StepResult(chunk_tokens, chunk_s, tokens, decode_s, tuple(finished))
+        chunk_s = tuple(self._prefill(chunk) for chunk in plan.chunks)
+        return StepResult(chunk_s, tokens, decode_s, tuple(finished))
+
+    def _prefill(self, chunk: Chunk) -> float:
+        seconds = self.runner.prefill(chunk)
+        self._prefilled.count(chunk.count, self._clock())
+        self._report_progress(chunk.sequence, chunk.count)
+        return seconds
 
     def _start_decoding(self, plan: StepPlan) -> None:
         rows = {row.sequence.key for row in self.runner.batch.rows}

@@ -20,6 +20,8 @@ from swiftlm_engine.speculation.speculator import Speculator
 
 # Decoding clients wait that long at most for files of somebody else's prefix.
 READ_SLICE_S = 0.1
+# Scratch of shorter prompts is of the size that decode uses, too: the pool keeps it.
+CLEAR_ABOVE_TOKENS = 256
 
 
 class Runner:
@@ -116,8 +118,8 @@ class Runner:
         with mx.stream(self._stream):
             self._model(mx.array([ids], dtype=mx.int32), cache=caches)
             mx.eval([c.state for c in caches])
-        if chunk.start + chunk.count == sequence.num_prefill:
-            mx.clear_cache()  # prefill scratch is larger than anything decode asks for
+        if chunk.start + chunk.count == sequence.num_prefill > CLEAR_ABOVE_TOKENS:
+            mx.clear_cache()  # its scratch is larger than anything decode asks for
         elapsed = time.perf_counter() - started
         self._checkpoint(sequence, chunk.start + chunk.count, caches)
         return elapsed

@@ -17,6 +17,10 @@ class Rate:
     def tokens_per_s(self) -> float:
         return self._value
 
+    @property
+    def measured(self) -> bool:
+        return self._measured
+
     def observe(self, tokens: int, seconds: float) -> None:
         if tokens <= 0 or seconds <= 0:
             return

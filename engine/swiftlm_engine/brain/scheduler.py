@@ -2,9 +2,11 @@
 
 1. At most `parallel` sequences hold KV (prefilling or decoding); the others wait, at most
    `max_queue` of them.
-2. Every step decodes one token of every decoding sequence, and prefills at most one chunk.
-3. A chunk takes about `slice_s`, by the measured prefill rate: decoding clients never wait longer
-   for somebody else's prompt, and a short prompt can overtake a long one between two chunks.
+2. Every step decodes one token of every decoding sequence, and prefills for one slice of time.
+3. A slice is `slice_s`, or the time of two decode steps where those take longer. It holds one
+   chunk of a long prompt or several short prompts whole, by the measured rates: decoding clients
+   never wait longer for other people's prompts, a short prompt overtakes a long one between two
+   chunks, and short ones that came together start decoding together.
 4. The next chunk goes to the sequence with the lowest score: tokens left to prefill, minus
    `ageing` times the tokens that could have been prefilled while it waited. Short ones overtake;
    nobody starves.
@@ -100,20 +102,19 @@ class Chunk:
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """What one step does, in this order: drop `gone`, take the caches of `preempted`, decode
-    `decode`, prefill `chunk`."""
+    `decode`, prefill `chunks` (of different sequences)."""
 
     gone: tuple[Sequence, ...] = ()
     preempted: tuple[Sequence, ...] = ()
     decode: tuple[Sequence, ...] = ()
-    chunk: Chunk | None = None
+    chunks: tuple[Chunk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What happened: tokens of the chunk with its seconds, and who finished in decode."""
+    """What happened: the seconds of each chunk, and who finished in decode."""
 
-    chunk_tokens: int = 0
-    chunk_s: float = 0.0
+    chunk_s: tuple[float, ...] = ()
     decode_tokens: int = 0
     decode_s: float = 0.0
     finished: tuple[tuple[Sequence, FinishReason], ...] = ()
@@ -135,7 +136,7 @@ class Scheduler:
         the next step."""
         self.limits = limits
         self.prefill_rate = Rate(initial=2000.0)
-        self.decode_rate = Rate(initial=30.0)
+        self._step_s = Rate(initial=60.0)  # decode steps per second, of whatever width
         self._clock = clock
         self._gate: Gate = gate if gate is not None else OpenGate()
         self._open = open_sequence
@@ -173,20 +174,22 @@ class Scheduler:
     def plan(self) -> StepPlan:
         gone = self._collect_gone()
         starved, preempted = self._grow()
-        chunk = self._next_chunk()
+        chunks = self._next_chunks()
         decode = tuple(s for s in self._running if s.phase is Phase.DECODING)
-        return StepPlan((*gone, *starved), preempted, decode, chunk)
+        return StepPlan((*gone, *starved), preempted, decode, chunks)
 
     def apply(self, plan: StepPlan, result: StepResult) -> None:
         """Takes the step's outcome in; after this the next plan can be made."""
         now = self._clock()
-        self.prefill_rate.observe(result.chunk_tokens, result.chunk_s)
-        self.decode_rate.observe(result.decode_tokens, result.decode_s)
+        if result.decode_tokens:
+            self._step_s.observe(1, result.decode_s)
         for sequence, reason in result.finished:
             sequence.finish(reason, now)
             self._release(sequence)
-        if plan.chunk is not None and plan.chunk.sequence.phase is Phase.PREFILLING:
-            self._advance(plan.chunk.sequence, result.chunk_tokens, result.chunk_s, now)
+        for chunk, seconds in zip(plan.chunks, result.chunk_s, strict=True):
+            self._observe(chunk, seconds)
+            if chunk.sequence.phase is Phase.PREFILLING:
+                self._advance(chunk.sequence, chunk.count, seconds, now)
 
     def fail_running(self) -> tuple[Sequence, ...]:
         """Ends everything that holds KV (a step broke); returns it."""
@@ -283,19 +286,42 @@ class Scheduler:
 
     # -- prefill
 
-    def _next_chunk(self) -> Chunk | None:
+    def _next_chunks(self) -> tuple[Chunk, ...]:
         now = self._clock()
+        chunks: list[Chunk] = []
+        left_s = self._slice_s()
         started = [s for s in self._running if s.phase is Phase.PREFILLING]
         for sequence in sorted([*started, *self._waiting], key=lambda s: self._score(s, now)):
+            if not sequence.is_open and any(_will_share(chunk, sequence) for chunk in chunks):
+                continue  # in the next step it finds in the cache what this step prefills
             if sequence.phase is Phase.WAITING and not self._admit(sequence, now):
                 continue
             if not sequence.is_open and not self._open_caches(sequence, now):
                 continue
             if sequence.phase is Phase.DECODING:  # its whole prompt was cached
                 continue
-            count = min(self._chunk_tokens(), sequence.next_boundary() - sequence.prefilled)
-            return Chunk(sequence, sequence.prefilled, count)
-        return None
+            count = min(self._chunk_tokens(left_s), sequence.next_boundary() - sequence.prefilled)
+            chunks.append(Chunk(sequence, sequence.prefilled, count))
+            left_s -= self._pass_s(count)
+            if left_s < self._pass_s(CHUNK_GRAIN):
+                break
+        return tuple(chunks)
+
+    def _slice_s(self) -> float:
+        """How long decoding sequences may wait for prompts in this step."""
+        if not any(s.phase is Phase.DECODING for s in self._running):
+            return self.limits.slice_s
+        return max(self.limits.slice_s, 2 / self._step_s.tokens_per_s)
+
+    def _pass_s(self, tokens: int) -> float:
+        """A pass reads every weight, however few its tokens: never less than a decode step."""
+        return max(tokens / self.prefill_rate.tokens_per_s, 1 / self._step_s.tokens_per_s)
+
+    def _observe(self, chunk: Chunk, seconds: float) -> None:
+        """A pass of few tokens tells little of the rate of long ones."""
+        whole = self._chunk_tokens(self.limits.slice_s)
+        if not self.prefill_rate.measured or chunk.count * 2 >= whole:
+            self.prefill_rate.observe(chunk.count, seconds)
 
     def _score(self, sequence: Sequence, now: float) -> float:
         waited = (now - sequence.arrived_at) * self.prefill_rate.tokens_per_s
@@ -327,8 +353,8 @@ class Scheduler:
         self._advance(sequence, 0, 0.0, now)
         return True
 
-    def _chunk_tokens(self) -> int:
-        by_time = int(self.prefill_rate.tokens_per_s * self.limits.slice_s)
+    def _chunk_tokens(self, seconds: float) -> int:
+        by_time = int(self.prefill_rate.tokens_per_s * seconds)
         grained = by_time // CHUNK_GRAIN * CHUNK_GRAIN
         return max(CHUNK_GRAIN, min(self.limits.prefill_chunk, grained))
 
@@ -342,3 +368,10 @@ class Scheduler:
     def _retry_after_s(self) -> float:
         tokens = sum(s.remaining_prefill for s in (*self._waiting, *self._running))
         return max(1.0, tokens / max(self.prefill_rate.tokens_per_s, 1.0))
+
+
+def _will_share(chunk: Chunk, sequence: Sequence) -> bool:
+    """Whether prefilling `chunk` puts something into the prefix cache that `sequence` can use."""
+    shared = chunk.start + CHUNK_GRAIN
+    ids = chunk.sequence.prefill_ids
+    return len(ids) >= shared and ids[:shared] == sequence.prefill_ids[:shared]

@@ -25,8 +25,12 @@ class Clock:
         return self.now
 
 
-def sequence(name: str, prompt: int, *, now: float = 0.0, max_tokens: int = 4, **more) -> Sequence:
-    return Sequence(name, 0, list(range(prompt)), max_tokens, now, **more)
+def sequence(
+    name: str, prompt: int, *, now: float = 0.0, max_tokens: int = 4, first_id: int = 0, **more
+) -> Sequence:
+    """Prompts of one `first_id` begin alike."""
+    ids = list(range(first_id, first_id + prompt))
+    return Sequence(name, 0, ids, max_tokens, now, **more)
 
 
 class Machine:
@@ -48,12 +52,9 @@ class Machine:
             if len(row.output_ids) >= row.max_tokens:
                 ended.append((row, FinishReason.LENGTH))
         self.clock.now += 0.01
-        tokens = plan.chunk.count if plan.chunk else 0
-        seconds = tokens / self.rate
-        self.clock.now += seconds
-        self.scheduler.apply(
-            plan, StepResult(tokens, seconds, len(plan.decode), 0.01, tuple(ended))
-        )
+        seconds = tuple(chunk.count / self.rate for chunk in plan.chunks)
+        self.clock.now += sum(seconds)
+        self.scheduler.apply(plan, StepResult(seconds, len(plan.decode), 0.01, tuple(ended)))
         for row, _ in ended:
             self._count(row)
         self.scheduler.check_integrity()
@@ -108,7 +109,7 @@ def test_every_sequence_ends_exactly_once_and_nothing_leaks(timeline, parallel, 
                 due = None if deadline is None else clock.now + deadline
                 new = sequence(
                     f"r{i}", prompt, now=clock.now, max_tokens=max_tokens,
-                    deadline_at=due,
+                    deadline_at=due, first_id=i % 3 * 1000,
                 )  # fmt: skip
                 try:
                     scheduler.add([new])
@@ -137,7 +138,33 @@ def test_decoding_rows_get_a_token_in_every_step(prompts):
         before = len(decoding.output_ids)
         plan = m.step()
         assert len(decoding.output_ids) == before + 1
-        assert plan.chunk is None or plan.chunk.count <= 0.25 * 2000 + 16
+        assert sum(chunk.count for chunk in plan.chunks) <= 0.25 * 2000 + 16
+
+
+def test_short_prompts_that_come_together_start_decoding_together():
+    m, scheduler, _ = machine(parallel=8)
+    scheduler.add([sequence(f"s{i}", 20, max_tokens=10, first_id=i * 100) for i in range(8)])
+    assert len(m.step().chunks) == 8
+    assert len(m.step().decode) == 8
+
+
+def test_prompts_with_a_common_beginning_let_the_first_fill_the_cache():
+    m, scheduler, _ = machine(parallel=8)
+    scheduler.add([sequence(f"s{i}", 200, max_tokens=10) for i in range(3)])
+    assert len(m.step().chunks) == 1
+
+
+def test_a_slow_machine_gives_prompts_the_time_of_two_decode_steps():
+    clock = Clock()
+    scheduler = Scheduler(Limits(), clock)
+    scheduler.add([sequence("decodes", 2, max_tokens=100)])
+    for _ in range(4):
+        plan = scheduler.plan()
+        seconds = tuple(chunk.count / 50 for chunk in plan.chunks)
+        scheduler.apply(plan, StepResult(seconds, len(plan.decode), 1.0))
+    scheduler.add([sequence("long", 1000)])
+    [chunk] = scheduler.plan().chunks
+    assert 64 <= chunk.count <= 2 * 50
 
 
 def test_short_prompt_overtakes_a_long_one_between_chunks():
@@ -197,7 +224,7 @@ def test_prefix_hit_of_the_whole_prompt_goes_straight_to_decode():
     hit = sequence("hit", 500)
     scheduler.add([hit])
     plan = scheduler.plan()
-    assert plan.chunk is None
+    assert plan.chunks == ()
     assert plan.decode == (hit,)
     assert hit.cached == 499
 
@@ -206,8 +233,8 @@ def test_chunk_stops_at_the_next_boundary():
     _, scheduler, _ = machine()
     scheduler.add([sequence("r", 300, boundaries=(100, 200))])
     plan = scheduler.plan()
-    assert plan.chunk is not None
-    assert (plan.chunk.start, plan.chunk.count) == (0, 100)
+    [chunk] = plan.chunks
+    assert (chunk.start, chunk.count) == (0, 100)
 
 
 @pytest.mark.parametrize("phase", [Phase.WAITING, Phase.PREFILLING, Phase.DECODING])
@@ -260,7 +287,7 @@ def test_prompt_whose_prefix_is_still_being_read_holds_nobody_up():
     m = Machine(scheduler, clock)
     reads, other = sequence("reads", 600), sequence("other", 700)
     scheduler.add([reads, other])
-    assert m.step().chunk.sequence is other
+    assert [chunk.sequence for chunk in m.step().chunks] == [other]
     assert reads.phase is Phase.PREFILLING
     m.run()
     assert reads.cached == 500
