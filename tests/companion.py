@@ -44,6 +44,7 @@ class Machine(FakeAdmin):
         )
         self.loading: asyncio.Event | None = None  # holds a load in its middle
         self.refusal = ""
+        self.keys: dict[str, str] = {}
         self.pulls: asyncio.Queue[m.PullRequest] = asyncio.Queue()
 
     async def load(self, message: m.LoadModelRequest) -> AsyncIterator[m.OperationEvent]:
@@ -70,6 +71,17 @@ class Machine(FakeAdmin):
         self.asked.append(message)
         options = message.options or m.LoadOptions()
         return m.PlanModelReply(plan=json.dumps(plan(options.kv or "fp16", options.context)))
+
+    async def list_keys(self, message: m.ListKeysRequest) -> m.ListKeysReply:
+        return m.ListKeysReply(names=list(self.keys))
+
+    async def add_key(self, message: m.AddKeyRequest) -> m.AddKeyReply:
+        self.keys[message.name] = f"sk-of-{message.name}"
+        return m.AddKeyReply(name=message.name, key=self.keys[message.name])
+
+    async def remove_key(self, message: m.RemoveKeyRequest) -> m.RemoveKeyReply:
+        del self.keys[message.name]
+        return m.RemoveKeyReply()
 
     async def memory(self, message: m.MemoryRequest) -> m.MemoryReply:
         return m.MemoryReply(ledger=json.dumps(LEDGER))

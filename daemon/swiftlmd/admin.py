@@ -19,6 +19,8 @@ from swiftlmd.config.live import Changes, Entry, LiveConfiguration
 from swiftlmd.config.load import ConfigError
 from swiftlmd.doctor import Doctor
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
+from swiftlmd.http.options import is_loopback
+from swiftlmd.keys import Keys, key_hashes
 from swiftlmd.log_files import LineFilter, follow, last_lines
 from swiftlmd.options import options_over
 from swiftlmd.placement import Planner
@@ -56,6 +58,8 @@ class AdminService(m.AdminBase):
         self._service = service
         self._store = store
         self._configuration = configuration
+        self._keys = Keys(configuration)
+        self._changing_keys = asyncio.Lock()  # guards read, change and write of `http.keys`
         self._shut_down = shut_down
         self._took_over = took_over
         self._memory = memory
@@ -107,6 +111,27 @@ class AdminService(m.AdminBase):
             return m.PinModelReply(fault=error.to_fault())
         return m.PinModelReply()
 
+    async def list_keys(self, message: m.ListKeysRequest) -> m.ListKeysReply:
+        return m.ListKeysReply(names=self._keys.names, unnamed=self._keys.num_unnamed)
+
+    async def add_key(self, message: m.AddKeyRequest) -> m.AddKeyReply:
+        try:
+            async with self._changing_keys:
+                name, key, changes = await asyncio.to_thread(self._keys.add, message.name)
+        except (ServiceError, ConfigError) as error:
+            return m.AddKeyReply(fault=_fault(error))
+        self._took_over(changes)
+        return m.AddKeyReply(name=name, key=key)
+
+    async def remove_key(self, message: m.RemoveKeyRequest) -> m.RemoveKeyReply:
+        try:
+            async with self._changing_keys:
+                changes = await asyncio.to_thread(self._keys.remove, message.name)
+        except (ServiceError, ConfigError) as error:
+            return m.RemoveKeyReply(fault=_fault(error))
+        self._took_over(changes)
+        return m.RemoveKeyReply()
+
     async def list_models(self, message: m.ListModelsRequest) -> m.ListModelsReply:
         return m.ListModelsReply(models=await self._service.list_models())
 
@@ -151,6 +176,9 @@ class AdminService(m.AdminBase):
     async def set_config(self, message: m.SetConfigRequest) -> m.ConfigReply:
         try:
             change = self._configuration
+            opens = message.key == "http.host" and not is_loopback(message.value or "127.0.0.1")
+            if opens and not key_hashes(change.settings):
+                return self._bad_config("http.host: add an API key before other machines may ask")
             if message.unset:
                 changes = await asyncio.to_thread(change.unset, message.key)
             else:
@@ -254,6 +282,12 @@ class AdminService(m.AdminBase):
     async def _model(self, name: str) -> m.ModelStatus | None:
         models = await self._service.list_models()
         return next((model for model in models if model.model == name), None)
+
+
+def _fault(error: ServiceError | ConfigError) -> m.Fault:
+    if isinstance(error, ServiceError):
+        return error.to_fault()
+    return m.Fault(kind=Kind.INVALID, message=str(error))
 
 
 def _entry(entry: Entry) -> m.ConfigEntry:

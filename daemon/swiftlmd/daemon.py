@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import os
 import signal
@@ -39,7 +38,10 @@ from swiftlmd.engines.process import MAX_LOG_BYTES, shorten
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http.app import make_app, make_runner
 from swiftlmd.http.options import HttpOptions
+from swiftlmd.http.parts import GUARD
+from swiftlmd.http.security import Guard
 from swiftlmd.instance import Instance
+from swiftlmd.keys import key_hashes
 from swiftlmd.machine import Machine, has_cuda_mlx, wired_without_owner
 from swiftlmd.memory import Governor, Level, RatioStore, Watch, system_device, system_readings
 from swiftlmd.memory_report import PriceCheck, memory_report
@@ -91,6 +93,7 @@ class Daemon:
         self._drain_limit: asyncio.Timeout | None = None
         self._woken = asyncio.Event()
         self._config_error = ""
+        self._guard: Guard | None = None  # of the port, once it listens
         self._waiting_for_restart: set[str] = set()
         readings = system_readings()
         device = system_device(cuda=has_cuda_mlx())
@@ -179,6 +182,8 @@ class Daemon:
     def _took_over(self, changes: Changes) -> None:
         logs.set_level(self._settings().log_level)
         logs.set_access(self._settings().log_access)
+        if self._guard is not None:
+            self._guard.let_in(key_hashes(self._settings()))
         self._governor.set_budget(self._machine.measure_budget())
         self._waiting_for_restart |= set(changes.after_restart)
         log.info(
@@ -196,6 +201,7 @@ class Daemon:
         sockets.push_async_callback(_close, server)
         options = http_options(self._settings())
         app = make_app(self._service, options, admin=admin, store=store)
+        self._guard = app[GUARD]
         runner = make_runner(app)
         await runner.setup()
         sockets.push_async_callback(runner.cleanup)
@@ -378,11 +384,10 @@ async def _close(server: OwnerOnlyServer) -> None:
 
 def http_options(settings: Settings) -> HttpOptions:
     """Raises ConfigError for an address that must not be served like this."""
-    keys = settings.http_api_keys
     options = HttpOptions(
         host=settings.http_host,
         port=settings.http_port,
-        api_key_hashes=tuple(hashlib.sha256(key.encode()).hexdigest() for key in keys),
+        api_key_hashes=key_hashes(settings),
         cors_origins=settings.http_allowed_origins,
         allowed_hosts=settings.http_allowed_hosts,
         web=settings.http_web,

@@ -136,7 +136,7 @@ def _address(settings: Settings) -> m.DoctorCheck:
     address = f"{settings.http_host}:{settings.http_port}"
     if settings.http_host in _LOOPBACK:
         return _check("address", "pass", f"{address}, this machine only")
-    if not settings.http_api_keys:
+    if not (settings.http_api_keys or settings.http_keys):
         reason = f"{settings.http_host} can be reached from the network, and no key is asked for"
         return _check("address", "fail", reason, "swiftlmctl config set http.host 127.0.0.1")
     return _check("address", "pass", f"{address}, with keys")

@@ -98,6 +98,12 @@ class Settings:
     http_api_keys: tuple[str, ...] = _option(
         _LIST, (), "Keys that clients must send; none = no key is asked for.", secret=True
     )
+    http_keys: Mapping[str, str] = _option(
+        _TABLE,
+        {},
+        "Named keys beside `api_keys`, each as `sha256:` and its hash; the web page makes them.",
+        secret=True,
+    )
     http_allowed_hosts: tuple[str, ...] = _option(
         _LIST, (), "Names accepted in the Host header besides loopback ones; * = any."
     )

@@ -28,6 +28,7 @@ from swiftlmd.http.limits import Gate
 from swiftlmd.http.metrics import Metrics
 from swiftlmd.http.openapi import openapi
 from swiftlmd.http.options import HttpOptions
+from swiftlmd.http.pairing import Pairing
 from swiftlmd.http.parts import GUARD, PARTS, RECORD, Parts, Record
 from swiftlmd.http.response_store import ResponseStore
 from swiftlmd.http.routes import ROUTES, Handler, Route
@@ -77,7 +78,9 @@ def make_app(
 
     app.on_cleanup.append(close)
     app.on_response_prepare.append(_mark)
-    operations = (route for service in (admin, store) if service for route in api.routes(service))
+    operations = [route for service in (admin, store) if service for route in api.routes(service)]
+    if admin is not None and options.web:
+        operations += Pairing(admin).routes()
     for route in (*ROUTES, OPENAPI, *operations):
         # GET also answers HEAD: agents ask `HEAD /` whether anybody is there.
         add = (

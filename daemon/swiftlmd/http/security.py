@@ -17,8 +17,8 @@ from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http.options import HttpOptions, is_loopback
 
 # Liveness is asked by supervisors that hold no key, and says nothing about requests or models.
-# The page of the companion is static; it asks for a key itself.
-OPEN_PATHS = frozenset({"/", "/health", "/ready", "/sw.js", "/manifest.webmanifest"})
+# The page of the companion is static; it asks for a key itself, or pairs for one.
+OPEN_PATHS = frozenset({"/", "/health", "/ready", "/sw.js", "/manifest.webmanifest", "/pair"})
 OPEN_FOLDER = "/web/"
 
 _CORS_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
@@ -29,9 +29,18 @@ class Guard:
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
-        self._hashes = tuple(h.removeprefix("sha256:").lower() for h in options.api_key_hashes)
+        self._hashes: tuple[str, ...] = ()
+        self.let_in(options.api_key_hashes)
         self._hosts = {h.lower() for h in options.allowed_hosts} | {options.host.lower()}
         self._origins = frozenset(o.rstrip("/").lower() for o in options.cors_origins)
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self._hashes)
+
+    def let_in(self, key_hashes: tuple[str, ...]) -> None:
+        """From now on these keys are right and no others."""
+        self._hashes = tuple(h.removeprefix("sha256:").lower() for h in key_hashes)
 
     def check(self, request: web.BaseRequest) -> None:
         """Raises 403 for a foreign Host or Origin and 401 for a missing or wrong key."""
@@ -43,7 +52,9 @@ class Guard:
 
     def authorized(self, request: web.BaseRequest) -> bool:
         """Whether the request may see more than liveness (no key configured, or a right one)."""
-        return not self._hashes or self._key_is_right(_key_of(request))
+        if not self._hashes:
+            return self._options.loopback  # a door to the network never opens by losing its keys
+        return self._key_is_right(_key_of(request))
 
     def cors_headers(self, request: web.BaseRequest) -> dict[str, str]:
         """What a browser needs to let a configured foreign page read the answer."""

@@ -15,7 +15,7 @@ export async function addKey(name, isFirst) {
 export function useKeys() {
   const [keys, setKeys] = useState(null);
   const [error, setError] = useState("");
-  const ask = () => call("list_keys").then((reply) => { setKeys(reply.keys); setError(""); })
+  const ask = () => call("list_keys").then((reply) => { setKeys(reply); setError(""); })
     .catch((failure) => setError(failure.message));
   useEffect(() => { ask(); }, []);
   return { keys, error, ask };
@@ -29,19 +29,19 @@ function Shown({ secret, onDone }) {
     <button onClick=${onDone}>Done</button></div></div>`;
 }
 
-const day = (at) => (at ? new Date(at * 1000).toLocaleDateString() : "");
+export const hasKeys = (keys) => keys.names.length + keys.unnamed > 0;
 
-export function KeyList({ keys, onChanged, empty }) {
+export function KeyList({ keys, onChanged }) {
   const [error, setError] = useState("");
   const revoke = async (name) => {
     if (!confirm(`Revoke the key of ${name}? What uses it is shut out at once.`)) return;
     try { await call("remove_key", { name }); setError(""); } catch (failure) { setError(failure.message); }
     onChanged();
   };
-  if (!keys.length) return html`<p class="dim">${empty}</p>`;
-  return html`${error && html`<p class="error notice" role="alert">${error}</p>`}<table><tbody>${keys.map((key) => html`
-    <tr><th scope="row">${key.name}</th><td class="dim">${day(key.created_at)}</td>
-    <td><button aria-label=${`Revoke ${key.name}`} onClick=${() => revoke(key.name)}>Revoke</button></td></tr>`)}</tbody></table>`;
+  if (!hasKeys(keys)) return html`<p class="dim">None yet.</p>`;
+  return html`${error && html`<p class="error notice" role="alert">${error}</p>`}<table class="named"><tbody>${keys.names.map((name) => html`
+    <tr><th scope="row">${name}</th><td><button aria-label=${`Revoke ${name}`} onClick=${() => revoke(name)}>Revoke</button></td></tr>`)}</tbody></table>
+    ${keys.unnamed > 0 && html`<p class="dim">and ${keys.unnamed} in the option http.api_keys</p>`}`;
 }
 
 export function Keys() {
@@ -52,7 +52,7 @@ export function Keys() {
   const add = async (event) => {
     event.preventDefault();
     try {
-      setSecret(await addKey(name.trim(), !keys.length));
+      setSecret(await addKey(name.trim(), !hasKeys(keys)));
       setName("");
       setWrong("");
     } catch (failure) { setWrong(failure.message); }
@@ -62,7 +62,7 @@ export function Keys() {
     <p class="dim">Without any key every program on this machine may ask. With the first one each must send one.</p>
     ${(error || wrong) && html`<p class="error notice" role="alert">${error || wrong}</p>`}
     ${secret && html`<${Shown} secret=${secret} onDone=${() => setSecret("")} />`}
-    ${keys && html`<${KeyList} keys=${keys} onChanged=${ask} empty="No key yet." />`}
+    ${keys && html`<${KeyList} keys=${keys} onChanged=${ask} />`}
     <form class="row" onSubmit=${add}><input class="grow" required maxlength="40" value=${name}
       aria-label="Name of the new key" placeholder="Name, for example laptop"
       onInput=${(event) => setName(event.target.value)} /><button class="main" disabled=${!keys}>Add a key</button></form></section>`;

@@ -1,7 +1,7 @@
 // Access from the local network: off until it is wanted, never without a key; phones pair by a code.
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { call } from "./api.js";
-import { KeyList, addKey, useKeys } from "./keys.js";
+import { KeyList, addKey, hasKeys, useKeys } from "./keys.js";
 import { qrCode } from "./qr.js";
 
 const LOOPBACK = "127.0.0.1";
@@ -64,7 +64,7 @@ export function Network({ status }) {
   const served = !isLoopback((status.http_address || "").replace(/:\d+$/, ""));
   const toggle = async () => {
     try {
-      if (!open && !keys.length) await addKey("this browser", true);
+      if (!open && !hasKeys(keys)) await addKey("this browser", true);
       await call("set_config", { key: "http.host", value: open ? LOOPBACK : EVERYWHERE });
       setWrong("");
     } catch (failure) { setWrong(failure.message); }
@@ -78,5 +78,5 @@ export function Network({ status }) {
     ${host !== null && open !== served && html`<${Restart} status=${status} />`}</section>
     ${open && served && html`<section class="card"><${Offer} /></section>`}
     ${keys && html`<section class="card"><h2>Paired devices and keys</h2>
-      <${KeyList} keys=${keys} onChanged=${ask} empty="None yet." /></section>`}`;
+      <${KeyList} keys=${keys} onChanged=${ask} /></section>`}`;
 }

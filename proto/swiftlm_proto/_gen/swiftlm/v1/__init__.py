@@ -7,6 +7,8 @@ __all__ = (
     "AbortReply",
     "AbortRequest",
     "ActiveRequest",
+    "AddKeyReply",
+    "AddKeyRequest",
     "AddModelReply",
     "AddModelRequest",
     "AdminBase",
@@ -61,6 +63,8 @@ __all__ = (
     "Image",
     "ImportModelRequest",
     "Infill",
+    "ListKeysReply",
+    "ListKeysRequest",
     "ListModelsReply",
     "ListModelsRequest",
     "LoadEvent",
@@ -89,6 +93,8 @@ __all__ = (
     "Progress",
     "Protocol",
     "PullRequest",
+    "RemoveKeyReply",
+    "RemoveKeyRequest",
     "RemoveModelReply",
     "RemoveModelRequest",
     "RepairModelRequest",
@@ -310,6 +316,26 @@ class ActiveRequest(betterproto2.Message):
 
 
 default_message_pool.register_message("swiftlm.v1", "ActiveRequest", ActiveRequest)
+
+
+@dataclass(eq=False, repr=False)
+class AddKeyReply(betterproto2.Message):
+    name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    key: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+    fault: "Fault | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "AddKeyReply", AddKeyReply)
+
+
+@dataclass(eq=False, repr=False)
+class AddKeyRequest(betterproto2.Message):
+    name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("swiftlm.v1", "AddKeyRequest", AddKeyRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -1164,6 +1190,28 @@ default_message_pool.register_message("swiftlm.v1", "Infill", Infill)
 
 
 @dataclass(eq=False, repr=False)
+class ListKeysReply(betterproto2.Message):
+    names: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
+
+    unnamed: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
+
+
+default_message_pool.register_message("swiftlm.v1", "ListKeysReply", ListKeysReply)
+
+
+@dataclass(eq=False, repr=False)
+class ListKeysRequest(betterproto2.Message):
+    """
+    API keys by name; the key itself is in one reply and nowhere else.
+    """
+
+    pass
+
+
+default_message_pool.register_message("swiftlm.v1", "ListKeysRequest", ListKeysRequest)
+
+
+@dataclass(eq=False, repr=False)
 class ListModelsReply(betterproto2.Message):
     models: "list[ModelStatus]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
@@ -1845,6 +1893,22 @@ class PullRequest(betterproto2.Message):
 
 
 default_message_pool.register_message("swiftlm.v1", "PullRequest", PullRequest)
+
+
+@dataclass(eq=False, repr=False)
+class RemoveKeyReply(betterproto2.Message):
+    fault: "Fault | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "RemoveKeyReply", RemoveKeyReply)
+
+
+@dataclass(eq=False, repr=False)
+class RemoveKeyRequest(betterproto2.Message):
+    name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("swiftlm.v1", "RemoveKeyRequest", RemoveKeyRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -2667,6 +2731,63 @@ class AdminStub(betterproto2_grpclib.ServiceStub):
             metadata=metadata,
         )
 
+    async def list_keys(
+        self,
+        message: "ListKeysRequest | None" = None,
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "ListKeysReply":
+
+        if message is None:
+            message = ListKeysRequest()
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Admin/ListKeys",
+            message,
+            ListKeysReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def add_key(
+        self,
+        message: "AddKeyRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "AddKeyReply":
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Admin/AddKey",
+            message,
+            AddKeyReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def remove_key(
+        self,
+        message: "RemoveKeyRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "RemoveKeyReply":
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Admin/RemoveKey",
+            message,
+            RemoveKeyReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
 
 class EngineStub(betterproto2_grpclib.ServiceStub):
     async def load(
@@ -3124,6 +3245,18 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
+    async def list_keys(self, message: "ListKeysRequest") -> "ListKeysReply":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def add_key(self, message: "AddKeyRequest") -> "AddKeyReply":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def remove_key(self, message: "RemoveKeyRequest") -> "RemoveKeyReply":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
     async def __rpc_status(
         self, stream: "grpclib.server.Stream[StatusRequest, DaemonStatus]"
     ) -> None:
@@ -3308,6 +3441,30 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
         response = await self.pin(request)
         await stream.send_message(response)
 
+    async def __rpc_list_keys(
+        self, stream: "grpclib.server.Stream[ListKeysRequest, ListKeysReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.list_keys(request)
+        await stream.send_message(response)
+
+    async def __rpc_add_key(
+        self, stream: "grpclib.server.Stream[AddKeyRequest, AddKeyReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.add_key(request)
+        await stream.send_message(response)
+
+    async def __rpc_remove_key(
+        self, stream: "grpclib.server.Stream[RemoveKeyRequest, RemoveKeyReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.remove_key(request)
+        await stream.send_message(response)
+
     def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
         return {
             "/swiftlm.v1.Admin/Status": grpclib.const.Handler(
@@ -3435,6 +3592,24 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 PinModelRequest,
                 PinModelReply,
+            ),
+            "/swiftlm.v1.Admin/ListKeys": grpclib.const.Handler(
+                self.__rpc_list_keys,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                ListKeysRequest,
+                ListKeysReply,
+            ),
+            "/swiftlm.v1.Admin/AddKey": grpclib.const.Handler(
+                self.__rpc_add_key,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                AddKeyRequest,
+                AddKeyReply,
+            ),
+            "/swiftlm.v1.Admin/RemoveKey": grpclib.const.Handler(
+                self.__rpc_remove_key,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                RemoveKeyRequest,
+                RemoveKeyReply,
             ),
         }
 

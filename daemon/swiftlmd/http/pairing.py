@@ -1,0 +1,122 @@
+"""Pairing: a device of the local network gets an API key of its own for a one-time token.
+
+`POST /api/pair_offer` makes the token, which the page shows as a QR code on a screen that is
+already trusted; `POST /pair`, the one call that needs no key, exchanges it. A token is good once
+and for five minutes, only the newest counts, and guesses are few.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from aiohttp import web
+
+from swiftlm_proto import messages as m
+from swiftlmd.faults import Kind, ServiceError, from_fault
+from swiftlmd.http.api import refuse_foreign_pages
+from swiftlmd.http.errors import invalid
+from swiftlmd.http.limits import read_body
+from swiftlmd.http.parts import GUARD, PARTS
+from swiftlmd.http.routes import Route
+from swiftlmd.http.shapes import dumps
+
+OFFER_S = 300.0
+_TRIES, _TRIES_S = 10, 60.0
+_MAX_NAME = 40
+
+
+class Offers:
+    """The one token that is good now. `clock` in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._token = ""
+        self._good_until = 0.0
+        self._tries: deque[float] = deque(maxlen=_TRIES)
+
+    def make(self) -> str:
+        self._token, self._good_until = secrets.token_urlsafe(16), self._clock() + OFFER_S
+        return self._token
+
+    def take(self, token: str) -> None:
+        """Uses the token up. Raises ServiceError: 429 after too many tries, 403 for a wrong one."""
+        now = self._clock()
+        if len(self._tries) == _TRIES and now < self._tries[0] + _TRIES_S:
+            raise ServiceError(
+                Kind.INVALID,
+                "too many tries to pair; try again in a minute",
+                code="rate_limit_exceeded",
+                status=429,
+                retry_after_s=60,
+            )
+        self._tries.append(now)
+        right = hmac.compare_digest(token.encode(errors="replace"), self._token.encode())
+        if not (self._token and right and now < self._good_until):
+            raise ServiceError(
+                Kind.INVALID,
+                "this pairing code is used or out of date; show a new one under Settings, Network",
+                code="bad_pairing_token",
+                status=403,
+            )
+        self._token = ""
+
+
+class Pairing:
+    """The two calls."""
+
+    def __init__(self, admin: m.AdminBase) -> None:
+        self._admin = admin
+        self._offers = Offers()
+
+    def routes(self) -> Iterator[Route]:
+        yield Route("POST", "/api/pair_offer", "api_pair_offer", self.offer, "A token to pair with")
+        yield Route("POST", "/pair", "pair", self.pair, "Exchange a pairing token for a key")
+
+    async def offer(self, request: web.Request) -> web.Response:
+        refuse_foreign_pages(request)
+        options = request.app[PARTS].options
+        if not request.app[GUARD].has_keys:
+            raise ServiceError(
+                Kind.INVALID, "add an API key first: without one every device is let in", status=409
+            )
+        host = lan_address() if options.host in ("0.0.0.0", "::") else options.host
+        port = request.url.port or options.port
+        reply = {"token": self._offers.make(), "expires_s": OFFER_S, "url": f"http://{host}:{port}"}
+        return web.json_response(reply, dumps=dumps)
+
+    async def pair(self, request: web.Request) -> web.Response:
+        refuse_foreign_pages(request)
+        token, name = _parsed(await read_body(request, request.app[PARTS].options))
+        self._offers.take(token)
+        added = await self._admin.add_key(m.AddKeyRequest(name=name))
+        if added.fault is not None:
+            raise from_fault(added.fault)
+        return web.json_response({"name": added.name, "key": added.key}, dumps=dumps)
+
+
+def lan_address() -> str:
+    """This machine's address on the way out; no packet is sent. Loopback without a network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # a documentation address, never reached
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def _parsed(raw: bytes) -> tuple[str, str]:
+    try:
+        given = json.loads(raw)
+        token, name = given["token"], given["name"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise invalid('send {"token": TOKEN, "name": NAME OF THE DEVICE}') from None
+    if not isinstance(token, str) or not isinstance(name, str) or not name.strip():
+        raise invalid("token and name must be text", "name")
+    printable = "".join(c for c in name if c.isprintable())
+    return token, printable.strip()[:_MAX_NAME]

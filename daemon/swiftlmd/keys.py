@@ -1,0 +1,66 @@
+"""Named API keys: made here, shown once, kept as hashes in `http.keys` of the configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+
+from swiftlmd.config.live import Changes, LiveConfiguration
+from swiftlmd.config.settings import Settings
+from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.http.options import is_loopback
+
+_MAX_NAME = 40
+
+
+class Keys:
+    """Blocking: each change writes config.toml. One owner calls it, one call at a time."""
+
+    def __init__(self, configuration: LiveConfiguration) -> None:
+        self._configuration = configuration
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._configuration.settings.http_keys)
+
+    @property
+    def num_unnamed(self) -> int:
+        return len(self._configuration.settings.http_api_keys)
+
+    def add(self, name: str) -> tuple[str, str, Changes]:
+        """The name it got, the key, and what changed; a name in use gets a number."""
+        if not name or len(name) > _MAX_NAME or not name.isprintable():
+            raise ServiceError(
+                Kind.INVALID, f"a key's name has 1 to {_MAX_NAME} characters", param="name"
+            )
+        given, number = name, 2
+        while given in self._configuration.settings.http_keys:
+            given, number = f"{name} {number}", number + 1
+        key = f"sk-{secrets.token_urlsafe(32)}"
+        kept = {**self._configuration.settings.http_keys, given: _hash(key)}
+        return given, key, self._configuration.set("http.keys", json.dumps(kept))
+
+    def remove(self, name: str) -> Changes:
+        """Raises ServiceError for an unknown name, and for the last key of an open door."""
+        settings = self._configuration.settings
+        if name not in settings.http_keys:
+            raise ServiceError(Kind.INVALID, f"there is no key named '{name}'", param="name")
+        kept = {key: value for key, value in settings.http_keys.items() if key != name}
+        if not kept and not settings.http_api_keys and not is_loopback(settings.http_host):
+            raise ServiceError(
+                Kind.INVALID,
+                "this is the last key, and other machines can reach this service; "
+                "turn access from the network off first (http.host = 127.0.0.1)",
+            )
+        return self._configuration.set("http.keys", json.dumps(kept))
+
+
+def key_hashes(settings: Settings) -> tuple[str, ...]:
+    """sha256 of every key that is let in, in hex."""
+    plain = (_hash(key) for key in settings.http_api_keys)
+    return tuple(found.removeprefix("sha256:") for found in (*plain, *settings.http_keys.values()))
+
+
+def _hash(key: str) -> str:
+    return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
