@@ -13,6 +13,8 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any  # JSON values
 
+import grpclib
+
 from swiftlm_proto import messages as m
 from swiftlmd.calibration import CalibrationDesk
 from swiftlmd.config.live import Changes, Entry, LiveConfiguration
@@ -27,6 +29,7 @@ from swiftlmd.placement import Planner
 from swiftlmd.service import Service
 from swiftlmd.store import ModelStore
 from swiftlmd.store.service import to_event
+from swiftlmd.supervisor import Supervisor
 
 _STAGES = {
     m.LoadEventStage.READING: "reading",
@@ -51,7 +54,7 @@ class AdminService(m.AdminBase):
         log_folder: Path,
         memory: Callable[[], dict[str, Any]],
         doctor: Doctor,
-        shut_down: Callable[[float | None], None],
+        shut_down: Callable[[float | None, bool], None],
         took_over: Callable[[Changes], None],
         calibration: CalibrationDesk,
     ) -> None:
@@ -190,8 +193,11 @@ class AdminService(m.AdminBase):
 
     async def shutdown(self, message: m.ShutdownRequest) -> m.ShutdownReply:
         in_flight = len(self._service.requests)
-        self._shut_down(0.0 if message.now else message.deadline_s or None)
         status = await self._service.status()
+        if message.restart and status.supervisor == Supervisor.NONE:
+            reason = "nobody would start it again; run `swiftlmctl restart`"
+            raise grpclib.GRPCError(grpclib.Status.FAILED_PRECONDITION, reason)
+        self._shut_down(0.0 if message.now else message.deadline_s or None, message.restart)
         return m.ShutdownReply(in_flight=in_flight, pid=status.pid)
 
     async def generate(self, message: m.AdminGenerateRequest) -> AsyncIterator[m.SequenceEvent]:

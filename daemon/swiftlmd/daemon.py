@@ -37,9 +37,9 @@ from swiftlmd.engines.engine import EngineLauncher
 from swiftlmd.engines.process import MAX_LOG_BYTES, shorten
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http.app import make_app, make_runner
-from swiftlmd.http.options import HttpOptions
 from swiftlmd.http.parts import GUARD
 from swiftlmd.http.security import Guard
+from swiftlmd.http_options import http_options
 from swiftlmd.instance import Instance
 from swiftlmd.keys import key_hashes
 from swiftlmd.machine import Machine, has_cuda_mlx, wired_without_owner
@@ -89,6 +89,7 @@ class Daemon:
         self._clock = clock or SystemClock()
         self._notifier = Notifier(given.environ)
         self._stop_asked = asyncio.Event()
+        self.wants_restart = False  # once `run` has returned
         self._patience_s: float | None = None  # None = from the settings
         self._drain_limit: asyncio.Timeout | None = None
         self._woken = asyncio.Event()
@@ -160,8 +161,9 @@ class Daemon:
         await self._store.close()
         self._given.breaker.clear()
 
-    def ask_to_stop(self, patience_s: float | None = None) -> None:
+    def ask_to_stop(self, patience_s: float | None = None, restart: bool = False) -> None:
         """Ends `run`. Asked a second time, it no longer waits for requests."""
+        self.wants_restart = restart
         if self._drain_limit is not None:
             self._drain_limit.reschedule(asyncio.get_running_loop().time())
         if not self._stop_asked.is_set():
@@ -380,24 +382,3 @@ async def _close(server: OwnerOnlyServer) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_CLOSE_S):
             await server.wait_closed()
-
-
-def http_options(settings: Settings) -> HttpOptions:
-    """Raises ConfigError for an address that must not be served like this."""
-    options = HttpOptions(
-        host=settings.http_host,
-        port=settings.http_port,
-        api_key_hashes=key_hashes(settings),
-        cors_origins=settings.http_allowed_origins,
-        allowed_hosts=settings.http_allowed_hosts,
-        web=settings.http_web,
-        max_body_bytes=settings.http_max_body_bytes,
-        max_generations=settings.http_max_in_flight,
-        comment_s=settings.http_keepalive,
-        wedged_after_s=settings.engine_stall / 2,
-    )
-    try:
-        options.check()
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return options

@@ -32,8 +32,9 @@ from swiftlmd.config.live import LiveConfiguration
 from swiftlmd.config.load import ConfigError, Configuration, load
 from swiftlmd.config.migrate import migrate
 from swiftlmd.config.settings import OPTIONS
-from swiftlmd.daemon import Daemon, Surroundings, http_options
+from swiftlmd.daemon import Daemon, Surroundings
 from swiftlmd.engines.process import MAX_LOG_BYTES, engine_command, remove_stale_sockets, shorten
+from swiftlmd.http_options import http_options
 from swiftlmd.instance import AlreadyRunning, PortBusy, bind_port, sole_instance, this_instance
 from swiftlmd.self_check import self_check
 from swiftlmd.supervisor import Supervisor, find_supervisor, leave_with, record_fatal
@@ -116,9 +117,9 @@ def _serve(
             http=http,
             admin=admin,
         )
-        uvloop.run(_run(given))
+        code = uvloop.run(_run(given))
         log.info("stopped")
-    return DaemonExit.STAY_DOWN
+    return code
 
 
 def _admin_socket(stack: ExitStack, paths: Paths) -> socket.socket:
@@ -142,8 +143,10 @@ def _failures_logged() -> Iterator[None]:
         raise
 
 
-async def _run(given: Surroundings) -> None:
-    await Daemon(given).run()
+async def _run(given: Surroundings) -> DaemonExit:
+    daemon = Daemon(given)
+    await daemon.run()
+    return DaemonExit.RESTART if daemon.wants_restart else DaemonExit.STAY_DOWN
 
 
 def _exit_code(error: Exception) -> DaemonExit:

@@ -13,6 +13,7 @@ class DaemonExit(IntEnum):
     TEMPORARY = 75  # port or lock busy
     NOT_PERMITTED = 77
     BAD_CONFIG = 78
+    RESTART = 79  # asked for; the supervisor starts it again
 
 
 class EngineExit(IntEnum):

@@ -47,7 +47,7 @@ function Offer() {
 function Restart({ status }) {
   const [asked, setAsked] = useState(false);
   const supervised = ["launchd", "systemd"].includes(status.supervisor);
-  const restart = () => { setAsked(true); call("shutdown", {}).catch(() => setAsked(false)); };
+  const restart = () => { setAsked(true); call("shutdown", { restart: true }).catch(() => setAsked(false)); };
   return html`<div class="notice" role="status"><p>This holds after a restart of the daemon.</p>${supervised
     ? html`<button class="main" disabled=${asked} onClick=${restart}>${asked ? "Restarting…" : "Restart now"}</button>`
     : html`<p>Run <code>swiftlmctl restart</code> on the machine.</p>`}</div>`;

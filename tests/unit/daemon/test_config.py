@@ -14,8 +14,8 @@ from swiftlmd.config.load import ConfigError, load
 from swiftlmd.config.migrate import migrate
 from swiftlmd.config.settings import NEVER, OPTIONS, Form, Settings
 from swiftlmd.config.values import checked, parsed, shown, size_bytes
-from swiftlmd.daemon import http_options
 from swiftlmd.faults import ServiceError
+from swiftlmd.http_options import http_options
 from swiftlmd.options import options_over
 
 

@@ -2111,6 +2111,8 @@ class ShutdownRequest(betterproto2.Message):
 
     deadline_s: "float" = betterproto2.field(2, betterproto2.TYPE_FLOAT)
 
+    restart: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
+
 
 default_message_pool.register_message("swiftlm.v1", "ShutdownRequest", ShutdownRequest)
 

@@ -1,0 +1,29 @@
+"""What the HTTP surface is told, from the configuration."""
+
+from __future__ import annotations
+
+from swiftlmd.config.load import ConfigError
+from swiftlmd.config.settings import Settings
+from swiftlmd.http.options import HttpOptions
+from swiftlmd.keys import key_hashes
+
+
+def http_options(settings: Settings) -> HttpOptions:
+    """Raises ConfigError for an address that must not be served like this."""
+    options = HttpOptions(
+        host=settings.http_host,
+        port=settings.http_port,
+        api_key_hashes=key_hashes(settings),
+        cors_origins=settings.http_allowed_origins,
+        allowed_hosts=settings.http_allowed_hosts,
+        web=settings.http_web,
+        max_body_bytes=settings.http_max_body_bytes,
+        max_generations=settings.http_max_in_flight,
+        comment_s=settings.http_keepalive,
+        wedged_after_s=settings.engine_stall / 2,
+    )
+    try:
+        options.check()
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return options
