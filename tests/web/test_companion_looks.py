@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import statistics
 from pathlib import Path
 
@@ -10,11 +12,25 @@ from companion import ask, shot
 from fake_store import FakeStore
 from scripted_backend import ScriptedBackend, serve, text
 
-VIEWS = ("chat", "models", "monitor", "settings")
+from swiftlmd.http.options import HttpOptions
+from swiftlmd.http.web import _ROOT
+
+VIEWS = ("chat", "models", "monitor", "settings", "keys", "network")
 SIZES = {"390x844": (390, 844), "1440x900": (1440, 900)}
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
 BUDGET_BYTES = 250_000
 FIRST_PAINT_S = 1.0
+# Samples as an hour of work leaves them; the next status draws them.
+AN_HOUR = """() => {
+    const now = Date.now() / 1000;
+    const wave = (i, by) => 0.5 + 0.5 * Math.sin(i / by) * Math.cos(i / (3 * by));
+    sessionStorage.setItem("samples", JSON.stringify(Array.from({ length: 150 }, (_, i) => ({
+        at: now - 300 + 2 * i, speed: 20 + 55 * wave(i, 9), running: Math.round(3 * wave(i, 14)),
+        waiting: Math.round(2 * wave(i, 5)), hit_rate: 0.4 + 0.5 * i / 150,
+        used: 2e9 + 1e9 * wave(i, 30),
+        streams: true, ssd: 3 * wave(i, 7), ssd_hit_rate: 0.6 + 0.3 * i / 150,
+        ssd_bytes: 4e9, ssd_hits: 90, ssd_misses: 10 }))));
+}"""
 ANSWER = """Use a **generator**; it makes each square when somebody asks for it:
 
 ```python
@@ -42,7 +58,20 @@ async def show(page, server, view):
         await page.get_by_role("row", name="needed").wait_for()
         await page.locator(".offer").first.wait_for()
     if view == "monitor":
+        await page.evaluate(AN_HOUR)
+        await page.get_by_label("Tokens per second: 61.5, at most 7").wait_for()
         await page.get_by_label("Memory: weights").wait_for()
+    if view == "network":
+        await page.goto(f"{server.url}/#settings")
+        await page.get_by_role("button", name="Network").click()
+        await page.get_by_role("button", name="Show a code").click()
+        await page.get_by_label("QR code to pair a device").wait_for()
+    if view == "keys":
+        await page.goto(f"{server.url}/#settings")
+        await page.get_by_role("button", name="Keys").click()
+        await page.get_by_label("Name of the new key").fill("laptop")
+        await page.get_by_role("button", name="Add a key").click()
+        await page.get_by_text("This key is shown once.").wait_for()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -52,7 +81,10 @@ async def test_every_view_fits_its_window_and_bars_nobody(page, admin, size, sch
     await page.set_viewport_size({"width": width, "height": height})
     await page.emulate_media(color_scheme=scheme)
     backend = ScriptedBackend(default=text(ANSWER))
-    async with serve(backend, admin=admin, store=FakeStore()) as server:
+    admin.let_the_network_in("this browser", "my phone")
+    options = HttpOptions(api_key_hashes=(hashlib.sha256(b"k").hexdigest(),))
+    await page.add_init_script("localStorage.setItem('key', 'k')")
+    async with serve(backend, options, admin, FakeStore()) as server:
         await page.goto(server.url)
         await page.evaluate(AXE)
         for view in VIEWS:
@@ -61,6 +93,13 @@ async def test_every_view_fits_its_window_and_bars_nobody(page, admin, size, sch
             assert await page.evaluate(wide) <= 0
             assert await barriers(page) == []
             await shot(page, f"companion-{view}-{size}-{scheme}")
+
+
+def test_the_service_worker_keeps_every_file_of_the_page():
+    worker = (_ROOT / "sw.js").read_text()
+    kept = set(re.findall(r'"([\w/-]+)"', worker.partition("const FILES")[2].partition("];")[0]))
+    there = {str(path.relative_to(_ROOT).with_suffix("")) for path in _ROOT.rglob("*.js")}
+    assert there - {"sw"} <= kept
 
 
 async def barriers(page) -> list[str]:

@@ -7,10 +7,8 @@ import hashlib
 import aiohttp
 import live_daemon
 import pytest
-from companion import Machine
 from scripted_backend import serve
 
-from swiftlm_proto import messages as m
 from swiftlmd.http.options import HttpOptions
 
 # As Python's `qrcode` draws these texts (error correction M, byte mode): size, sha256 of the rows.
@@ -78,11 +76,8 @@ async def test_a_qr_code_is_drawn_as_the_standard_says(page, admin, text, known)
         assert (len(rows), hashlib.sha256(joined.encode()).hexdigest()) == known
 
 
-async def test_the_network_page_shows_a_code_where_the_network_is_let_in(page):
-    admin = Machine()
-    admin.keys = {"this browser": "k"}
-    admin.config["http.host"] = m.ConfigEntry("http.host", "0.0.0.0", "file", "Address.")
-    admin.daemon.http_address = "0.0.0.0:5413"
+async def test_the_network_page_shows_a_code_where_the_network_is_let_in(page, admin):
+    admin.let_the_network_in("this browser")
     options = HttpOptions(api_key_hashes=(hashlib.sha256(b"k").hexdigest(),))
     await page.add_init_script("localStorage.setItem('key', 'k')")
     async with serve(admin=admin, options=options) as server:
