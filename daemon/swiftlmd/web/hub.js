@@ -1,5 +1,5 @@
 // Finding models: the catalogue, or the hub by words, each with whether it fits this machine.
-import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { call, changed, operation } from "./api.js";
 import { bytes, percent, seconds } from "./format.js";
 
@@ -47,12 +47,16 @@ export function Hub() {
   const [found, setFound] = useState(null);
   const [note, setNote] = useState("");
   const [step, setStep] = useState(null);
+  const latest = useRef(0);
   const search = async (words) => {
+    const turn = ++latest.current;
     setNote("Searching…");
-    try {
-      setFound((await call("search", { text: words })).models);
-      setNote("");
-    } catch (error) { setNote(error.message); }
+    let models = null;
+    let wrong = "";
+    try { ({ models } = await call("search", { text: words })); } catch (error) { wrong = error.message; }
+    if (turn !== latest.current) return; // a newer search was begun meanwhile
+    if (models) setFound(models);
+    setNote(wrong);
   };
   const pull = async (model) => {
     setNote("");

@@ -37,13 +37,15 @@ export function Memory({ status }) {
   if (!ledger) return null;
   const parts = partsOf(ledger);
   const { thermal } = status.machine || {};
+  const sums = [["priced", ledger.priced_bytes], ["measured", ledger.measured_bytes],
+    ["budget", ledger.budget_bytes], ["free on this machine", ledger.available_bytes],
+    ["swap", ledger.swap_used_bytes]];
   return html`<section class="card wide"><div class="row head"><h2>Memory</h2><span class="row">
       <span class="badge ${ledger.pressure === "normal" ? "good" : "warn"}">pressure ${ledger.pressure || "unknown"}</span>
       ${thermal && html`<span class="badge ${thermal === "nominal" ? "good" : "warn"}">thermal ${thermal}</span>`}</span></div>
     <${Stack} parts=${parts} budget=${ledger.budget_bytes} />
     <ul class="legend">${parts.map(([kind, held], index) => html`<li><i class=${`part${index % COLOURS}`}></i>
       ${kind} <b>${bytes(held)}</b></li>`)}</ul>
-    <p class="dim">priced ${bytes(ledger.priced_bytes)} · measured ${bytes(ledger.measured_bytes)} · budget ${bytes(ledger.budget_bytes)}
-      · free on this machine ${bytes(ledger.available_bytes)}${ledger.swap_used_bytes > 0 && ` · swap ${bytes(ledger.swap_used_bytes)}`}</p>
+    <p class="dim">${sums.filter(([, held]) => held > 0).map(([name, held]) => `${name} ${bytes(held)}`).join(" · ")}</p>
   </section>`;
 }

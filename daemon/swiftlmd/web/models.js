@@ -64,8 +64,11 @@ export function Models({ status }) {
   useEffect(() => { call("list_models").then((reply) => setCached(reply.models)).catch(() => {}); },
     [status.models.length, status.downloads.length]);
   const live = new Map(status.models.map((model) => [model.model, model]));
+  // What is on its way is half a model on disk, and shown as a download alone.
+  const coming = new Set(status.downloads.filter((one) => one.state !== "failed").map((one) => one.model));
   const all = [...cached.map((model) => live.get(model.model) || model),
-    ...status.models.filter((model) => !cached.some((one) => one.model === model.model))];
+    ...status.models.filter((model) => !cached.some((one) => one.model === model.model))]
+    .filter((model) => !coming.has(model.model));
   return html`<h1>Models</h1>${status.downloads.map((one) => html`<${Download} key=${one.model} one=${one} />`)}
     <div class="cards">${all.map((model) => html`<${Card} key=${model.model} model=${model}
       budget=${status.machine?.budget_bytes || 0} />`)}</div>
