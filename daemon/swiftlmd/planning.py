@@ -127,7 +127,7 @@ class BrainPlanner:
             model=model.name,
             path=str(model.path),
             context=plan.settings.context,
-            parallel=plan.settings.parallel,
+            parallel=plan.rows,
             prefill_chunk=plan.settings.prefill_chunk,
             kv=plan.settings.kv.value,
             kv_auto=settings.engine_kv == "auto",

@@ -12,7 +12,10 @@ from .errors import BadPlanRequest
 # Without a wish: room for long agent sessions, not the 131,072 a model may claim; a plan with
 # more KV than that starves every other model on the machine.
 AUTO_CONTEXT = 32_768
+# KV is priced for so many sequences that fill their context ...
 AUTO_PARALLEL = 4
+# ... which as many as these share: few do, and each is admitted by the KV that it asks for.
+AUTO_ROWS = 16
 SHORT_CONTEXT = 8_192
 MIN_CONTEXT = 2_048
 DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -55,7 +58,7 @@ class Settings:
     """What a plan decides: the sizes everything else follows from."""
 
     context: int
-    parallel: int
+    parallel: int  # sequences whose whole context is priced
     kv: KvFormat
     prefill_chunk: int
 

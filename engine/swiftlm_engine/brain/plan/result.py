@@ -11,7 +11,7 @@ from swiftlm_engine.brain.facts import ModelFacts
 
 from .layer_streaming import LayerPlacement
 from .machine import Accelerator, Limit, MachineLimits, gigabytes
-from .request import PlanRequest, Settings
+from .request import AUTO_ROWS, PlanRequest, Settings
 from .scratch import prefill_scratch
 from .speed import Range, Speed
 from .streaming import Streaming
@@ -75,6 +75,12 @@ class Plan:
     fixes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     forced: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Sequences that may decode together; the gate admits them by the KV they ask for."""
+        own = self.request.parallel or self.settings.parallel == 1 or self.measured.record
+        return self.settings.parallel if own else max(self.settings.parallel, AUTO_ROWS)
 
     @property
     def needed_bytes(self) -> int:
@@ -185,6 +191,7 @@ class Plan:
             "context": self.settings.context,
             "max_context": self.facts.max_context,
             "parallel": self.settings.parallel,
+            "rows": self.rows,
             "kv": self.settings.kv.value,
             "prefill_chunk": self.settings.prefill_chunk,
             "gpu_layers": self.gpu_layers,

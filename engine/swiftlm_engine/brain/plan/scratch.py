@@ -12,7 +12,7 @@ from swiftlm_engine.brain.facts import KvFormat, LayerKind, ModelFacts
 from swiftlm_engine.brain.facts.kv import is_compressed
 
 from .machine import Accelerator
-from .request import Settings
+from .request import AUTO_ROWS, Settings
 
 # Head sizes for which MLX's attention of many queries never builds the score matrix.
 _FUSED = {
@@ -59,7 +59,7 @@ def prefill_scratch(
     tokens = settings.context if prompt is None else prompt
     chunk = min(settings.prefill_chunk, tokens)
     size = facts.itemsize(dtype)
-    rows = settings.parallel
+    rows = AUTO_ROWS if 1 < settings.parallel < AUTO_ROWS else settings.parallel
     return Scratch(
         activations=int(chunk * _activation_elements(facts) * size),
         scores=_score_bytes(facts, chunk, tokens, accelerator, size),
