@@ -35,6 +35,13 @@ def test_model_with_room_is_resident_with_nothing_reduced(dense: facts.ModelFact
     assert not made.warnings
 
 
+def test_more_sequences_share_the_priced_kv_unless_a_number_was_asked_for(
+    dense: facts.ModelFacts,
+) -> None:
+    assert plan.make_plan(dense, PlanRequest(), M4_PRO_64).rows == 16
+    assert plan.make_plan(dense, PlanRequest(parallel=2), M4_PRO_64).rows == 2
+
+
 def test_terms_are_exact_and_name_their_source(dense: facts.ModelFacts) -> None:
     made = plan.make_plan(dense, PlanRequest(context=8192, parallel=2), M4_PRO_64)
     by_kind = {term.kind: term for term in made.terms}
