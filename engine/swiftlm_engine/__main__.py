@@ -1,4 +1,8 @@
-"""The engine process: `python -m swiftlm_engine --socket PATH --parent PID`."""
+"""The engine process: `python -m swiftlm_engine --socket PATH --parent PID`.
+
+With `--group FILE` it is rank 0 of a group and starts the others; with `--join HOST:PORT` it is one
+of those, and opens no socket.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,14 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
+from typing import NoReturn
 
 from grpclib.server import Server
 
 from swiftlm_engine.parent import exit_with_parent
 from swiftlm_proto.exit_codes import EngineExit
+from swiftlm_proto.version import version
 
 
 def main() -> None:
@@ -28,7 +35,9 @@ def main() -> None:
     )
     if arguments.parent:
         exit_with_parent(arguments.parent)
-    code = asyncio.run(_serve(arguments.socket))
+    if arguments.join:
+        _follow(arguments)
+    code = asyncio.run(_serve(arguments.socket, arguments.group))
     logging.shutdown()
     # Not sys.exit: tearing MLX down while its thread may still evaluate can hang or abort.
     os._exit(code)
@@ -36,16 +45,44 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="swiftlm_engine", description=__doc__)
-    parser.add_argument("--socket", required=True, help="Unix socket to serve on")
+    role = parser.add_mutually_exclusive_group(required=True)
+    role.add_argument("--socket", help="Unix socket to serve on")
+    role.add_argument("--join", help="HOST:PORT of the leader to follow")
+    parser.add_argument("--group", type=Path, help="lead the ranks that this file names")
+    parser.add_argument("--rank", type=int, default=0, help="as which to follow")
+    parser.add_argument("--secret-file", type=Path, help="the group's secret")
     parser.add_argument("--parent", type=int, default=0, help="exit when this process is gone")
     parser.add_argument("--log-level", default="info")
     return parser.parse_args()
 
 
-async def _serve(path: str) -> EngineExit:
+def _follow(arguments: argparse.Namespace) -> None:
+    """Does not return: the process ends with its leader."""
+    from swiftlm_engine.cluster.follower import Invitation, follow  # imports MLX
+
+    def end(reason: str) -> NoReturn:
+        logging.warning("rank %d ends: %s", arguments.rank, reason)
+        logging.shutdown()
+        os._exit(EngineExit.RANK_LOST)
+
+    invitation = Invitation(arguments.join, arguments.rank, arguments.secret_file)
+    try:
+        follow(invitation, version(), end)
+    except Exception as error:
+        logging.exception("rank %d failed", arguments.rank)
+        end(repr(error))
+
+
+async def _serve(path: str, group_file: Path | None) -> EngineExit:
+    from swiftlm_engine.cluster.group import GroupRefused, read_group
     from swiftlm_engine.server.service import EngineService  # imports MLX
 
-    service = EngineService()
+    try:
+        group = read_group(group_file) if group_file is not None else None
+    except GroupRefused as error:
+        logging.error("%s", error)
+        return EngineExit.LOOP_DIED
+    service = EngineService(group)
     server = Server([service])
     listener = _bind(path)
     await server.start(sock=listener)

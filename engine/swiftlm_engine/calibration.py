@@ -18,7 +18,8 @@ import mlx.nn as nn
 from swiftlm_engine.brain.calibration import Decoded, Prefilled, Record, Spread, choose
 from swiftlm_engine.brain.scheduler import CHUNK_GRAIN
 from swiftlm_engine.brain.sequence import Sequence
-from swiftlm_engine.decode_batch import Caches, DecodeBatch, Row
+from swiftlm_engine.decode_batch import DecodeBatch, Row
+from swiftlm_engine.row_caches import Caches
 from swiftlm_engine.sampling.row import RowSampling
 from swiftlm_engine.sampling.settings import SamplingSettings
 

@@ -16,12 +16,12 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 from swiftlm_engine.brain.sequence import Sequence
+from swiftlm_engine.cluster.peers import ALONE, Peers
+from swiftlm_engine.row_caches import Caches, RowCaches
 from swiftlm_engine.sampling.logprobs import PendingLogprobs, TokenLogprob, pending
 from swiftlm_engine.sampling.row import RowSampling
 from swiftlm_engine.sampling.sampler import sample
 from swiftlm_engine.speculation.speculator import Speculator
-
-Caches = list[Any]  # one mlx-lm cache per layer
 
 
 class TokenConstraint(Protocol):
@@ -63,14 +63,19 @@ class RowToken:
 class DecodeBatch:
     """Owned by the engine thread; every method runs there."""
 
-    def __init__(self, model: Any, stream: Any, speculator: Speculator | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        stream: Any,
+        speculator: Speculator | None = None,
+        peers: Peers = ALONE,
+    ) -> None:
         self._model = model
         self._stream = stream
         self._speculator = speculator
         self._rows: list[Row] = []
-        self._caches: Caches = []  # merged, or one row's own
-        self._separate: list[Caches] = []  # one list per row, for caches that cannot be merged
-        self._mergeable = True
+        self._peers = peers
+        self._caches = RowCaches()
         self._inputs: mx.array | None = None  # (B,)
 
     def __len__(self) -> int:
@@ -87,7 +92,7 @@ class DecodeBatch:
 
     def all_caches(self) -> list[Caches]:
         """Per layer the cache of all rows, or a list per row where they cannot be merged."""
-        return [self._caches, *self._separate]
+        return self._caches.all()
 
     def caches_nbytes(self) -> int:
         return sum(c.nbytes for caches in self.all_caches() for c in caches)
@@ -96,28 +101,14 @@ class DecodeBatch:
         """Takes over the caches, which hold all but the last prompt token."""
         first = mx.array(row.sequence.prefill_ids[-1:], dtype=mx.int32)
         self._inputs = first if self._inputs is None else mx.concatenate([self._inputs, first])
-        self._mergeable = self._mergeable and all(hasattr(c, "merge") for c in caches)
-        if not self._mergeable:
-            self._split_up()
-            self._separate.append(caches)
-        elif not self._rows:
-            self._caches = caches
-        else:
-            self._join(caches)
+        self._caches.add(caches)
         self._rows.append(row)
 
     def remove(self, row: Row) -> Caches:
         """Takes a row out and returns its caches, for single use again."""
         at = self._rows.index(row)
         keep = [i for i in range(len(self._rows)) if i != at]
-        if self._separate:
-            caches = self._separate.pop(at)
-        elif len(self._rows) == 1:
-            caches, self._caches = self._caches, []
-        else:
-            caches = [c.extract(at) for c in self._caches]
-            mx.eval([c.state for c in caches if not c.empty()])
-            self._keep_rows(keep)
+        caches = self._caches.remove(at)
         del self._rows[at]
         assert self._inputs is not None
         self._inputs = self._inputs[mx.array(keep)] if keep else None
@@ -133,7 +124,8 @@ class DecodeBatch:
 
     def clear(self) -> None:
         """Forgets everything (a step broke)."""
-        self._rows, self._caches, self._separate, self._inputs = [], [], [], None
+        self._rows, self._inputs = [], None
+        self._caches.clear()
 
     def step(self) -> list[RowToken]:
         """Dispatches the next token of every row and reads the pending ones.
@@ -180,7 +172,7 @@ class DecodeBatch:
         assert self._inputs is not None
         tokens = self._read()
         pending = row.sequence.prefill_ids[-1] if not tokens else tokens[0].token_id
-        caches = self._separate[0] if self._separate else self._caches
+        caches = self._caches.only
         draft = [] if pending in row.end_ids else self._speculator.draft(row.sequence)
         draft = draft[: max(0, _room_to_take_back(caches) - 1)]
         if not draft:
@@ -198,14 +190,7 @@ class DecodeBatch:
 
     def _forward(self, inputs: mx.array) -> mx.array:
         """Logits (B, V) after the inputs (B,)."""
-        if not self._separate:
-            return self._model(inputs[:, None], cache=self._caches)[:, -1, :]
-        return mx.concatenate(
-            [
-                self._model(inputs[i : i + 1, None], cache=caches)[:, -1, :]
-                for i, caches in enumerate(self._separate)
-            ]
-        )
+        return self._caches.forward(self._model, self._peers.decode(inputs))
 
     def _dispatch(self, logits: mx.array) -> None:
         assert self._inputs is not None
@@ -286,35 +271,6 @@ class DecodeBatch:
             if row.forced_ids and not row.fresh:
                 ids[i] = row.forced_ids.pop(0)
         self._inputs = mx.array(ids, dtype=mx.int32)
-
-    # -- membership
-
-    def _join(self, caches: Caches) -> None:
-        if len(self._rows) == 1:
-            both = zip(self._caches, caches, strict=True)
-            self._caches = [type(a).merge([a, b]) for a, b in both]
-        else:
-            for merged, single in zip(self._caches, caches, strict=True):
-                merged.extend(type(single).merge([single]))
-
-    def _keep_rows(self, keep: list[int]) -> None:
-        if len(keep) == 1:
-            self._caches = [c.extract(keep[0]) for c in self._caches]
-        else:
-            for cache in self._caches:
-                cache.filter(mx.array(keep))
-        # Cut the graph: the caches must not keep the removed row's arrays alive.
-        mx.eval([c.state for c in self._caches if not c.empty()])
-
-    def _split_up(self) -> None:
-        """From merged caches to one list per row; kinds without merge decode one by one."""
-        if self._separate or not self._rows:
-            return
-        if len(self._rows) == 1:
-            self._separate = [self._caches]
-        else:
-            self._separate = [[c.extract(i) for c in self._caches] for i in range(len(self._rows))]
-        self._caches = []
 
 
 def _room_to_take_back(caches: Caches) -> int:

@@ -37,7 +37,7 @@ DEVICE_FAULTS = ("[METAL] Command buffer execution failed", "CUDA error", "cudaE
 
 
 class DeviceFault(Exception):
-    """The GPU failed; this process must end."""
+    """The GPU failed, or a step that other ranks take part in; this process must end."""
 
 
 class ChoiceMaker(Protocol):
@@ -269,7 +269,8 @@ class Engine:
     def _fail_step(self, error: RuntimeError) -> None:
         """The device refused a step: what was running ends, what waits goes on."""
         text = str(error)
-        if any(mark in text for mark in DEVICE_FAULTS):
+        # Other ranks may have run a step that failed here: nobody knows what they hold.
+        if self.runner.is_split or any(mark in text for mark in DEVICE_FAULTS):
             raise DeviceFault(text) from error
         log.error("step failed, %d sequences lost: %s", len(self.scheduler.running), text)
         fault = EngineFault(FaultKind.INTERNAL, f"the model failed in this step: {text}")

@@ -14,13 +14,13 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from swiftlm_engine import turboquant
 from swiftlm_engine.brain.facts import KvFormat, ModelFacts
-from swiftlm_engine.decode_batch import Caches
 from swiftlm_engine.device import Device
 from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.kv_check import check_format, failure, speed_gain
 from swiftlm_engine.loader import LoadedWeights, Report
 from swiftlm_engine.options import EngineOptions
 from swiftlm_engine.prefix.snapshot import LeafKind, kind_of, leaves_of
+from swiftlm_engine.row_caches import Caches
 from swiftlm_engine.turboquant.formats import DEFAULT, FORMATS
 from swiftlm_engine.turboquant.verdict_file import Measured
 

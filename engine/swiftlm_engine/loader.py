@@ -17,6 +17,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model, load_tokenizer
 
 from swiftlm_engine import partition
+from swiftlm_engine.cluster.ring import shard
 from swiftlm_engine.device import Device
 from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.streaming.install import install
@@ -49,8 +50,12 @@ def load_weights(
     report: Report,
     stream: StreamOptions | None = None,
     gpu_layers: int | None = None,
+    group: Any = None,
 ) -> LoadedWeights:
-    """Raises `EngineFault(MODEL_BROKEN)` naming the file or tensor at fault."""
+    """With MLX's `group`, this rank's share of the weights.
+
+    Raises `EngineFault(MODEL_BROKEN)` naming the file or tensor at fault.
+    """
     started = time.monotonic()
     report("reading", 0.0, "config and headers")
     try:
@@ -66,6 +71,8 @@ def load_weights(
     if stream is not None:  # before anything is evaluated: no bank of experts is read whole
         streaming = install(model, str(config.get("model_type", "")), folder, stream)
     notes = _split(model, gpu_layers, stream)
+    if group is not None:
+        notes = (*notes, shard(model, config, group))
     weight_bytes = _read_weights(model, report)
     return LoadedWeights(
         model,

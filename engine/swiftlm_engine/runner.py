@@ -14,8 +14,10 @@ import mlx.core as mx
 from swiftlm_engine.brain.prefix_index import Kind
 from swiftlm_engine.brain.scheduler import Chunk
 from swiftlm_engine.brain.sequence import Sequence
-from swiftlm_engine.decode_batch import Caches, DecodeBatch, Row, RowToken
+from swiftlm_engine.cluster.peers import ALONE, Peers
+from swiftlm_engine.decode_batch import DecodeBatch, Row, RowToken
 from swiftlm_engine.prefix.cache import Match, Miss, PrefixCache, Search
+from swiftlm_engine.row_caches import Caches
 from swiftlm_engine.speculation.speculator import Speculator
 
 # Decoding clients wait that long at most for files of somebody else's prefix.
@@ -34,8 +36,10 @@ class Runner:
         prefix: PrefixCache,
         stream: Any,
         speculator: Speculator | None = None,
+        peers: Peers = ALONE,
     ) -> None:
         self._model = model
+        self._peers = peers
         self._make_caches = make_caches
         self._stream = stream
         self._prefix = prefix
@@ -43,7 +47,7 @@ class Runner:
         self._salts: dict[str, bytes | None] = {}  # None: keeps out of the prefix cache
         self._speculator = speculator
         self._searches: dict[tuple[str, int], Search] = {}  # prefixes that are being read from disk
-        self.batch = DecodeBatch(model, stream, speculator)
+        self.batch = DecodeBatch(model, stream, speculator, peers)
         self.notes: dict[tuple[str, int], str] = {}  # why a sequence hit or missed
 
     def kv_bytes(self) -> int:
@@ -62,9 +66,15 @@ class Runner:
     def num_open(self) -> int:
         return len(self._prefilling) + len(self.batch)
 
+    @property
+    def is_split(self) -> bool:
+        """Other ranks hold their share of every sequence."""
+        return self._peers is not ALONE
+
     def set_salt(self, request_id: str, salt: bytes | None) -> None:
         """Requests with different salts share no prefix; None keeps out of the cache altogether."""
-        self._salts[request_id] = salt
+        # What one rank stored or evicted, the others would have to: a group keeps no prefixes.
+        self._salts[request_id] = None if self.is_split else salt
 
     def open(self, sequence: Sequence) -> int | None:
         """Gives a sequence its caches; returns how many prompt tokens a prefix hit spares.
@@ -103,6 +113,7 @@ class Runner:
             search.close()
 
     def _open_cold(self, sequence: Sequence, reason: str) -> int:
+        self._peers.open(sequence.key)
         self._prefilling[sequence.key] = self._make_caches()
         self.notes[sequence.key] = f"miss: {reason}"
         return 0
@@ -115,6 +126,7 @@ class Runner:
         sequence = chunk.sequence
         caches = self._prefilling[sequence.key]
         ids = sequence.prefill_ids[chunk.start : chunk.start + chunk.count]
+        self._peers.prefill(sequence.key, ids)
         with mx.stream(self._stream):
             self._model(mx.array([ids], dtype=mx.int32), cache=caches)
             mx.eval([c.state for c in caches])
@@ -126,6 +138,7 @@ class Runner:
 
     def start_decode(self, row: Row) -> None:
         """Moves a prefilled sequence into the decode batch."""
+        self._peers.join(row.sequence.key)
         self.batch.add(row, self._prefilling.pop(row.sequence.key))
 
     def decode(self) -> list[RowToken]:
@@ -159,8 +172,10 @@ class Runner:
         self._give_up_search(sequence)
         row = next((r for r in self.batch.rows if r.sequence is sequence), None)
         if row is None:
-            self._prefilling.pop(sequence.key, None)
+            if self._prefilling.pop(sequence.key, None) is not None:
+                self._peers.drop(sequence.key)
             return
+        self._peers.drop(sequence.key)
         caches = self.batch.preempt(row)
         salt = self._salts.get(sequence.request_id, b"")
         if salt is not None:
@@ -174,6 +189,7 @@ class Runner:
         for search in self._searches.values():
             search.close()
         self._searches.clear()
+        self._peers.reset()
         self._prefilling.clear()
         self.batch.clear()
         self.notes.clear()
@@ -181,9 +197,11 @@ class Runner:
 
     def _take(self, sequence: Sequence) -> Caches | None:
         if sequence.key in self._prefilling:
+            self._peers.drop(sequence.key)
             return self._prefilling.pop(sequence.key)
         for row in self.batch.rows:
             if row.sequence is sequence:
+                self._peers.drop(sequence.key)
                 return self.batch.remove(row)
         return None
 

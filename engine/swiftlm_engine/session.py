@@ -16,6 +16,9 @@ from swiftlm_engine.brain.facts import ModelFilesError, read_model
 from swiftlm_engine.brain.scheduler import BudgetGate, Gate, Limits, OpenGate, Scheduler
 from swiftlm_engine.calibration import Subject
 from swiftlm_engine.choices import ChoiceFactory
+from swiftlm_engine.cluster.leader import Leader, Model
+from swiftlm_engine.cluster.peers import ALONE, Peers
+from swiftlm_engine.cluster.refusals import group_options
 from swiftlm_engine.constraining import make_constraints
 from swiftlm_engine.device import Device, blas_name, find_device
 from swiftlm_engine.embedder import Embedder
@@ -106,21 +109,33 @@ class Session:
 
 
 def open_session(
-    options: EngineOptions, emit: Callable[[list[Event]], None], report: Report
+    options: EngineOptions,
+    emit: Callable[[list[Event]], None],
+    report: Report,
+    leader: Leader | None = None,
 ) -> Session:
-    """Loads the model. Raises `EngineFault` or `NoDevice`."""
+    """Loads the model, over all ranks of the leader's group. Raises `EngineFault` or `NoDevice`."""
+    if leader is not None:
+        options = group_options(options)
     device = find_device()
     folder_facts = _read_folder(options)
     _set_limits(options, device)
     stream_options = _stream_options(options, _policy_path(options, folder_facts))
+    ring = None
+    if leader is not None:
+        model = Model(str(options.folder), options.dtype, folder_facts.fingerprint)
+        ring = leader.load(model)
     weights = load_weights(
-        options.folder, options.dtype, device, report, stream_options, options.gpu_layers
+        options.folder, options.dtype, device, report, stream_options, options.gpu_layers, ring
     )
+    if leader is not None:
+        leader.wait()
     report("warmup", 1.0, "first token")
     stream = mx.default_stream(mx.default_device())
     kv = choose_caches(weights, options, folder_facts, device, report)
-    vocab_size = _warm_up(weights.model, kv)
-    return _assemble(options, device, weights, kv, vocab_size, stream, emit)
+    peers = leader or ALONE
+    vocab_size = _warm_up(weights.model, kv, peers)
+    return _assemble(options, device, weights, kv, vocab_size, stream, emit, peers)
 
 
 def _assemble(
@@ -131,6 +146,7 @@ def _assemble(
     vocab_size: int,
     stream: Any,
     emit: Callable[[list[Event]], None],
+    peers: Peers,
 ) -> Session:
     tokenizer = weights.tokenizer
     text = ModelText(tokenizer, options.template_kwargs)
@@ -148,7 +164,7 @@ def _assemble(
         trimmable=not kv.needs_checkpoints,
     )
     limits = _limits(options, device, parallel, speculator)
-    runner = Runner(weights.model, kv.make, prefix, stream, speculator)
+    runner = Runner(weights.model, kv.make, prefix, stream, speculator, peers)
     gate: Gate = BudgetGate(options.kv_budget_bytes) if options.kv_budget_bytes else OpenGate()
     scheduler = Scheduler(limits, time.monotonic, gate, runner.open, kv.price)
     factory = ChoiceFactory(
@@ -314,10 +330,14 @@ def _read_folder(options: EngineOptions) -> FolderFacts:
         raise EngineFault(FaultKind.MODEL_BROKEN, str(error)) from error
 
 
-def _warm_up(model: Any, kv: KvCaches) -> int:
+def _warm_up(model: Any, kv: KvCaches, peers: Peers) -> int:
     """One token through the model: proves it works, compiles its kernels, tells its vocabulary."""
     try:
-        logits = model(mx.array([[0]]), cache=kv.make())
+        key = ("", 0)
+        peers.open(key)
+        peers.join(key)
+        logits = model(peers.decode(mx.array([0]))[None], cache=kv.make())
+        peers.drop(key)
     except ReadFault as error:
         raise EngineFault(FaultKind.MODEL_BROKEN, str(error)) from error
     mx.eval(logits)

@@ -23,6 +23,7 @@ class EngineExit(IntEnum):
     LOOP_DIED = 1
     NO_DEVICE = 69
     GPU_FAULT = 70
+    RANK_LOST = 71
     MODEL_BROKEN = 72
     STOP_TIMED_OUT = 73
     PARENT_GONE = 74

@@ -32,6 +32,7 @@ _MEANINGS = {
     EngineExit.LOOP_DIED: "its step loop failed",
     EngineExit.NO_DEVICE: "it found no device to compute on",
     EngineExit.GPU_FAULT: "the GPU reported a fault",
+    EngineExit.RANK_LOST: "another rank of its group died or hung",
     EngineExit.MODEL_BROKEN: "the model's files are broken",
     EngineExit.STOP_TIMED_OUT: "it could not stop in time",
     EngineExit.PARENT_GONE: "it lost the daemon",

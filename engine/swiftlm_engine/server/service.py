@@ -19,6 +19,8 @@ from typing import TypeVar
 
 import mlx.core as mx
 
+from swiftlm_engine.cluster.group import Group
+from swiftlm_engine.cluster.leader import gather
 from swiftlm_engine.device import NoDevice
 from swiftlm_engine.engine import DeviceFault, failure
 from swiftlm_engine.generation import (
@@ -37,6 +39,7 @@ from swiftlm_engine.server.stats import StatsReader
 from swiftlm_engine.session import Session, open_session
 from swiftlm_proto import messages as m
 from swiftlm_proto.exit_codes import EngineExit
+from swiftlm_proto.version import version
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +59,8 @@ FLUSH_S = 0.5  # time that error events have to reach the daemon before the proc
 class EngineService(m.EngineBase):
     """One model's service. `ended` is set when the process shall end, with its exit code."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: Group | None = None) -> None:
+        self._group = group
         self.ended: asyncio.Future[EngineExit] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._mlx = MlxThread(self._on_death)
@@ -88,7 +92,12 @@ class EngineService(m.EngineBase):
     def _open(self, message: m.LoadRequest, report: Callable[[str, float, str], None]) -> Session:
         if self._session is not None:
             raise EngineFault(FaultKind.INVALID, "this engine process has its model already")
-        session = open_session(decode.options(message), self._emit, report)
+        leader = None
+        if self._group is not None:
+            report("reading", 0.0, f"starting {self._group.size - 1} other ranks")
+            leader = gather(self._group, version())
+            leader.watch(_end_with_rank)
+        session = open_session(decode.options(message), self._emit, report, leader)
         self._session = session
         self._stats = StatsReader(session, self._mlx)
         self._mlx.drive(session)
@@ -212,6 +221,7 @@ class EngineService(m.EngineBase):
 
     async def embed(self, message: m.EmbedRequest) -> m.EmbedReply:
         try:
+            self._refuse_in_group("embeddings")
             texts = await self._on_tokenizer(tokens.embed_ids, message)
             work = self._mlx.call(self._ready().embedder.embed, texts, message.dimensions)
             vectors = await asyncio.wrap_future(work)
@@ -241,6 +251,7 @@ class EngineService(m.EngineBase):
 
     async def calibrate(self, message: m.CalibrationRun) -> AsyncIterator[m.CalibrationEvent]:
         try:
+            self._refuse_in_group("calibration")
             session = self._ready()
         except EngineFault as error:
             yield m.CalibrationEvent(fault=encode.fault(error))
@@ -301,6 +312,11 @@ class EngineService(m.EngineBase):
             raise EngineFault(FaultKind.BUSY, "the model is still loading", retry_after_s=1)
         return self._session
 
+    def _refuse_in_group(self, what: str) -> None:
+        if self._group is not None:
+            message = f"{what} need a model that is loaded on one machine"
+            raise EngineFault(FaultKind.UNSUPPORTED, message)
+
     def _emit(self, events: list[Event]) -> None:
         """From any thread."""
         self._loop.call_soon_threadsafe(self._steps.put_nowait, events)
@@ -308,3 +324,10 @@ class EngineService(m.EngineBase):
     async def _on_tokenizer(self, function: Callable[[Session, Q], R], question: Q) -> R:
         session = self._ready()
         return await self._loop.run_in_executor(self._tokenizing, function, session, question)
+
+
+def _end_with_rank(reason: str) -> None:
+    """The MLX thread may wait for the lost rank for ever: only the process's end ends that."""
+    log.critical("the group is broken: %s", reason)
+    logging.shutdown()
+    os._exit(EngineExit.RANK_LOST)

@@ -1,0 +1,131 @@
+"""A follower's whole life: join the leader, load a share of the model, do as told, end with it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swiftlm_engine.brain.facts import ModelFilesError, read_model
+from swiftlm_engine.cluster.leader import BEATS, START_S
+from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
+from swiftlm_engine.cluster.mirror import Mirror
+from swiftlm_engine.cluster.ring import free_address, join_ring
+from swiftlm_engine.device import find_device
+from swiftlm_engine.generation import EngineFault
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """Where the leader waits, and as whom to come."""
+
+    leader: str  # host:port
+    rank: int
+    secret_file: Path
+
+
+def follow(invitation: Invitation, version: str, end: Callable[[str], None]) -> None:
+    """Runs on the thread that shall own MLX. `end` must end the process, from any thread."""
+    host, _, port = invitation.leader.rpartition(":")
+    connection = socket.create_connection((host, int(port)), GREETING_S)
+    link = Link(connection)
+    link.greet_leader(read_secret(invitation.secret_file))
+    ring_address = free_address(link.own_host)
+    link.send({"rank": invitation.rank, "version": version, "ring": ring_address})
+    link.set_timeout(START_S)  # until all ranks are there
+    lost_after_s = float(link.receive()["lost_after_s"])
+    link.set_timeout(lost_after_s)
+    steps: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(link, steps, end), daemon=True).start()
+    threading.Thread(target=_beat, args=(link, lost_after_s / BEATS, end), daemon=True).start()
+    mirror = _load(link, steps, invitation.rank)
+    while True:
+        take_step(mirror, steps.get())
+
+
+def take_step(mirror: Mirror, step: Message) -> None:
+    match step["do"]:
+        case "decode":
+            mirror.decode()
+        case "prefill":
+            mirror.prefill(_key(step), step["ids"])
+        case "open":
+            mirror.open(_key(step))
+        case "join":
+            mirror.join(_key(step))
+        case "drop":
+            mirror.drop(_key(step))
+        case "reset":
+            mirror.reset()
+        case unknown:
+            raise LinkLost(f"sent a step '{unknown}' that this version does not know")
+
+
+def _key(step: Message) -> tuple[str, int]:
+    request_id, index = step["key"]
+    return request_id, index
+
+
+def _listen(link: Link, steps: queue.SimpleQueue[Message], end: Callable[[str], None]) -> None:
+    try:
+        while True:
+            message = link.receive()
+            if message.get("do") != "beat":
+                steps.put(message)
+    except LinkLost as error:
+        end(f"the leader {error}")
+
+
+def _beat(link: Link, every_s: float, end: Callable[[str], None]) -> None:
+    try:
+        while True:
+            link.send({"do": "beat"})
+            time.sleep(every_s)
+    except LinkLost as error:
+        end(f"the leader {error}")
+
+
+def _load(link: Link, steps: queue.SimpleQueue[Message], rank: int) -> Mirror:
+    """Answers each of the leader's questions, with what is wrong if something is."""
+    from mlx_lm.models.cache import make_prompt_cache
+
+    from swiftlm_engine.loader import load_weights
+
+    asked = steps.get()
+    link.send(_check(asked))
+    steps.get()  # every rank has found its files in order
+    group = join_ring(asked["ring"], rank)
+    try:
+        weights = load_weights(
+            Path(asked["folder"]), asked["dtype"], find_device(), _say_nothing, group=group
+        )
+    except EngineFault as error:
+        link.send({"fault": str(error)})
+        threading.Event().wait()  # the leader reports it, and ends: not this rank before it
+        raise
+    log.info("rank %d holds %.1f MB of weights", rank, weights.weight_bytes / 1e6)
+    model: Any = weights.model
+    link.send({"loaded": weights.weight_bytes})
+    return Mirror(model, lambda: list(make_prompt_cache(model)), group)
+
+
+def _check(asked: Message) -> Message:
+    try:
+        fingerprint = read_model(Path(asked["folder"])).fingerprint
+    except (ModelFilesError, OSError) as error:
+        return {"fault": str(error)}
+    if fingerprint != asked["fingerprint"]:
+        return {"fault": f"the files in {asked['folder']} are not the leader's"}
+    return {"fits": True}
+
+
+def _say_nothing(stage: str, fraction: float, detail: str) -> None:
+    pass

@@ -1,0 +1,59 @@
+"""What a group is: its hosts, its secret, and how long a rank may be silent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+LOCAL = frozenset({"localhost", "127.0.0.1"})
+MAX_RANKS = 64
+
+
+class GroupRefused(Exception):
+    """The group file cannot be used as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`hosts[0]` is the leader's own. `address` is where the others reach it."""
+
+    hosts: tuple[str, ...]
+    secret_file: Path
+    address: str = "127.0.0.1"
+    lost_after_s: float = 10.0
+
+    @property
+    def size(self) -> int:
+        return len(self.hosts)
+
+
+def read_group(path: Path) -> Group:
+    """Raises `GroupRefused` with what to change."""
+    try:
+        fields = json.loads(path.read_text())
+        group = Group(
+            tuple(str(host) for host in fields["hosts"]),
+            Path(fields["secret_file"]),
+            str(fields.get("address", "127.0.0.1")),
+            float(fields.get("lost_after_s", 10.0)),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise GroupRefused(f"group file {path} cannot be read: {error!r}") from error
+    _check(group)
+    return group
+
+
+def _check(group: Group) -> None:
+    if not 2 <= group.size <= MAX_RANKS:
+        raise GroupRefused(f"a group has 2 to {MAX_RANKS} hosts, not {group.size}")
+    if group.hosts[0] not in LOCAL:
+        raise GroupRefused(f"the first host is this machine: 'localhost', not '{group.hosts[0]}'")
+    remote = [host for host in group.hosts if host not in LOCAL]
+    if any(host.startswith("-") or not host.strip() for host in remote):
+        raise GroupRefused(f"not host names: {remote}")
+    if bool(remote) == (group.address in LOCAL):
+        raise GroupRefused(
+            f"address {group.address} does not suit the hosts {list(group.hosts)}: an address of "
+            "this machine's network for remote hosts, loopback for none"
+        )

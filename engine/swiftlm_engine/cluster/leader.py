@@ -1,0 +1,218 @@
+"""Rank 0's side of a group: it starts the followers, and tells them every step before it takes it.
+
+A lost follower cannot be replaced while the model is loaded: its share of every sequence is gone.
+So the first silence, broken connection or late answer ends this process, the others end with it,
+and the daemon starts the group again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import select
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from swiftlm_engine.cluster.group import Group
+from swiftlm_engine.cluster.launch import start_follower
+from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
+from swiftlm_engine.cluster.peers import Key
+from swiftlm_engine.cluster.ring import free_address, join_ring
+from swiftlm_engine.generation import EngineFault, FaultKind
+
+log = logging.getLogger(__name__)
+
+START_S = 120.0  # the first start after an upgrade compiles every module
+BEATS = 5  # in the time that a rank may be silent
+
+OnLost = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What every rank must load, and how each knows that its files are the same."""
+
+    folder: str
+    dtype: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    rank: int
+    host: str
+    link: Link
+    ring_address: str
+    answers: queue.SimpleQueue[Message]
+
+
+class Leader:
+    """`Peers` of the runner. Made by `gather`; all but `close` belongs to the MLX thread."""
+
+    def __init__(
+        self, group: Group, followers: list[Follower], children: list[subprocess.Popen[bytes]]
+    ) -> None:
+        self._group = group
+        self._followers = followers
+        self._children = children
+        self._ring: Any = None  # MLX's group, once the ranks are to load
+
+    # -- the model
+
+    def load(self, model: Model) -> Any:
+        """Every rank has checked its files and begins to load; returns MLX's group."""
+        ring = [free_address(self._group.address), *(f.ring_address for f in self._followers)]
+        self._tell(
+            {
+                "do": "check",
+                "folder": model.folder,
+                "dtype": model.dtype,
+                "fingerprint": model.fingerprint,
+                "ring": ring,
+            }
+        )
+        self.wait()
+        self._tell({"do": "load"})
+        self._ring = join_ring(ring, 0)
+        return self._ring
+
+    def wait(self) -> None:
+        """Until every follower has answered; raises `EngineFault` with what one found wrong."""
+        for follower in self._followers:
+            fault = follower.answers.get().get("fault")
+            if fault is not None:
+                message = f"rank {follower.rank} on {follower.host}: {fault}"
+                raise EngineFault(FaultKind.UNSUPPORTED, message)
+
+    # -- steps
+
+    def open(self, key: Key) -> None:
+        self._tell({"do": "open", "key": key})
+
+    def prefill(self, key: Key, ids: Ids[int]) -> None:
+        self._tell({"do": "prefill", "key": key, "ids": list(ids)})
+
+    def join(self, key: Key) -> None:
+        self._tell({"do": "join", "key": key})
+
+    def decode(self, inputs: mx.array) -> mx.array:
+        """The others add zeros, so that the sum is these inputs, on every rank."""
+        self._tell({"do": "decode"})
+        return mx.distributed.all_sum(inputs, group=self._ring)
+
+    def drop(self, key: Key) -> None:
+        self._tell({"do": "drop", "key": key})
+
+    def reset(self) -> None:
+        self._tell({"do": "reset"})
+
+    def _tell(self, message: Message) -> None:
+        for follower in self._followers:
+            # Whoever cannot be told has been or will be reported by its reader.
+            with contextlib.suppress(LinkLost):
+                follower.link.send(message)
+
+    # -- faults
+
+    def watch(self, on_lost: OnLost) -> None:
+        """From now on `on_lost` is called, on a thread of its own, for the first lost follower."""
+        for follower in self._followers:
+            follower.link.send({"do": "welcome", "lost_after_s": self._group.lost_after_s})
+            follower.link.set_timeout(self._group.lost_after_s)
+            threading.Thread(target=self._listen, args=(follower, on_lost), daemon=True).start()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _listen(self, follower: Follower, on_lost: OnLost) -> None:
+        try:
+            while True:
+                message = follower.link.receive()
+                if message.get("do") != "beat":
+                    follower.answers.put(message)
+        except LinkLost as error:
+            self._kill_children()  # a stopped one would not notice our end
+            on_lost(f"rank {follower.rank} on {follower.host} {error}")
+
+    def _beat(self) -> None:
+        while True:
+            self._tell({"do": "beat"})
+            time.sleep(self._group.lost_after_s / BEATS)
+
+    def close(self) -> None:
+        """Ends the followers; safe to call twice."""
+        for follower in self._followers:
+            follower.link.close()
+        self._kill_children()
+
+    def _kill_children(self) -> None:
+        for child in self._children:
+            child.kill()
+            child.wait()
+
+
+def gather(group: Group, version: str) -> Leader:
+    """Starts every follower and waits for it; raises `EngineFault`, leaving no process."""
+    children: list[subprocess.Popen[bytes]] = []
+    followers: list[Follower] = []
+    try:
+        secret = read_secret(group.secret_file)
+        with socket.create_server((group.address, 0)) as listener:
+            address = f"{group.address}:{listener.getsockname()[1]}"
+            for rank, host in enumerate(group.hosts[1:], start=1):
+                children.append(start_follower(host, address, rank, group.secret_file))
+            while len(followers) < group.size - 1:
+                follower = _accept(listener, children, secret, group, version)
+                if follower is not None and follower.rank not in {f.rank for f in followers}:
+                    followers.append(follower)
+    except (LinkLost, OSError) as error:
+        Leader(group, followers, children).close()
+        raise EngineFault(FaultKind.UNSUPPORTED, f"the group cannot start: {error}") from error
+    return Leader(group, sorted(followers, key=lambda f: f.rank), children)
+
+
+def _accept(
+    listener: socket.socket,
+    children: list[subprocess.Popen[bytes]],
+    secret: bytes,
+    group: Group,
+    version: str,
+) -> Follower | None:
+    """The next follower; None for a stranger, who costs nobody but himself."""
+    connection = _next_connection(listener, children)
+    connection.settimeout(GREETING_S)
+    link = Link(connection)
+    try:
+        link.greet_follower(secret)
+        hello = link.receive()
+    except LinkLost as error:
+        log.warning("a connection to the group was refused: it %s", error)
+        link.close()
+        return None
+    rank = int(hello["rank"])
+    if hello["version"] != version:
+        raise LinkLost(
+            f"rank {rank} on {group.hosts[rank]} runs {hello['version']}, this machine {version}; "
+            "install the same version on both"
+        )
+    return Follower(rank, group.hosts[rank], link, hello["ring"], queue.SimpleQueue())
+
+
+def _next_connection(
+    listener: socket.socket, children: list[subprocess.Popen[bytes]]
+) -> socket.socket:
+    until = time.monotonic() + START_S
+    while time.monotonic() < until:
+        if select.select([listener], [], [], 0.1)[0]:
+            return listener.accept()[0]
+        for rank, child in enumerate(children, start=1):
+            if child.poll() is not None:
+                raise LinkLost(f"rank {rank} ended with exit code {child.returncode}; see its log")
+    raise LinkLost(f"not all ranks were there after {START_S:g} s")

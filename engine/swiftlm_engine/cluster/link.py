@@ -1,0 +1,140 @@
+"""The control connection between the leader and one follower: JSON messages over TCP.
+
+Both ends prove that they hold the group's secret before either reads anything else. What follows
+is neither encrypted nor signed, like the tensors of MLX's own back ends: a cluster's network must
+be one that its owner trusts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import socket
+import stat
+import struct
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+_LENGTH = struct.Struct(">I")
+_MAX_GREETING = 1024
+_MAX_MESSAGE = 64 << 20
+GREETING_S = 10.0  # for a stranger to prove itself
+MIN_SECRET_BYTES = 16
+
+Message = dict[str, Any]  # JSON; each kind is written and read in one place
+
+
+class LinkLost(Exception):
+    """The other end is gone, silent, or not of this group."""
+
+
+def read_secret(path: Path) -> bytes:
+    """Raises `LinkLost` when others could read the file, or it holds too little."""
+    try:
+        mode = path.stat().st_mode
+        secret = path.read_bytes().strip()
+    except OSError as error:
+        raise LinkLost(f"the group's secret cannot be read: {error}") from error
+    if stat.S_IMODE(mode) & 0o077:
+        raise LinkLost(f"{path} can be read by others; `chmod 600 {path}`")
+    if len(secret) < MIN_SECRET_BYTES:
+        raise LinkLost(f"{path} holds fewer than {MIN_SECRET_BYTES} bytes")
+    return secret
+
+
+class Link:
+    """`send` may be called from any thread, `receive` from one."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()  # a message's bytes stay together
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def own_host(self) -> str:
+        """This end's address, on the interface that reaches the other."""
+        return str(self._connection.getsockname()[0])
+
+    def send(self, message: Message) -> None:
+        self._send(json.dumps(message).encode())
+
+    def receive(self) -> Message:
+        """Waits for the time-out of the connection at most; raises `LinkLost`."""
+        return self._receive(_MAX_MESSAGE)
+
+    def set_timeout(self, seconds: float) -> None:
+        self._connection.settimeout(seconds)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _send(self, body: bytes) -> None:
+        try:
+            with self._sending:
+                self._connection.sendall(_LENGTH.pack(len(body)) + body)
+        except OSError as error:
+            raise LinkLost(f"cannot be reached: {error}") from error
+
+    def _receive(self, limit: int) -> Message:
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
+        if length > limit:
+            raise LinkLost(f"sent a message of {length} bytes")
+        try:
+            message = json.loads(self._read(length))
+        except ValueError as error:
+            raise LinkLost("sent no JSON") from error
+        if not isinstance(message, dict):
+            raise LinkLost("sent no message")
+        return message
+
+    def _read(self, count: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < count:
+            try:
+                part = self._connection.recv(count - len(parts))
+            except TimeoutError as error:
+                raise LinkLost("was silent for too long") from error
+            except OSError as error:
+                raise LinkLost(f"broke off: {error}") from error
+            if not part:
+                raise LinkLost("closed the connection")
+            parts += part
+        return bytes(parts)
+
+    # -- who is there
+
+    def greet_follower(self, secret: bytes) -> None:
+        """The leader's side. Raises `LinkLost` for a stranger, who learns nothing but a nonce."""
+        own = secrets.token_hex(32)
+        self.send({"nonce": own})
+        greeting = self._receive(_MAX_GREETING)
+        other = str(greeting.get("nonce", ""))
+        if not _proves(greeting, secret, "follower", own, other):
+            raise LinkLost("does not know the group's secret")
+        self.send({"proof": _proof(secret, "leader", own, other)})
+
+    def greet_leader(self, secret: bytes) -> None:
+        """The follower's side; raises `LinkLost` for a stranger."""
+        other = str(self._receive(_MAX_GREETING).get("nonce", ""))
+        own = secrets.token_hex(32)
+        self.send({"nonce": own, "proof": _proof(secret, "follower", other, own)})
+        if not _proves(self._receive(_MAX_GREETING), secret, "leader", other, own):
+            raise LinkLost("does not know the group's secret")
+
+
+def _proof(secret: bytes, side: str, leader_nonce: str, follower_nonce: str) -> str:
+    text = f"swiftlm group {side} {leader_nonce} {follower_nonce}".encode()
+    return hmac.new(secret, text, hashlib.sha256).hexdigest()
+
+
+def _proves(message: Message, secret: bytes, side: str, leader: str, follower: str) -> bool:
+    expected = _proof(secret, side, leader, follower)
+    return hmac.compare_digest(str(message.get("proof", "")).encode(), expected.encode())

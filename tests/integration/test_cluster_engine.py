@@ -1,0 +1,190 @@
+"""A group of two ranks over MLX's ring on this machine: the text of one rank, and an end for all.
+
+Real processes: the leader serves a Unix socket, the follower is its child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from engine_process import engine_process
+from tiny_models import CONFIGS, make_model
+
+from swiftlm_proto import messages as m
+from swiftlm_proto.exit_codes import EngineExit
+
+PROMPTS = ("the quick brown fox", "hello world, a longer prompt of several chunks " * 3, "a")
+LOST_AFTER_S = 2.0
+FAMILIES = {
+    "llama": CONFIGS["llama"],
+    "qwen3": CONFIGS["llama"] | {"model_type": "qwen3"},
+    "qwen3_moe": CONFIGS["qwen3_moe"],
+}
+
+
+@dataclass(frozen=True)
+class GroupFile:
+    path: Path
+    secret: Path
+
+
+@pytest.fixture
+def group_file(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of a group of tests")
+    secret.chmod(0o600)
+    path = tmp_path / "group.json"
+    hosts = ["localhost", "localhost"]
+    fields = {"hosts": hosts, "secret_file": str(secret), "lost_after_s": LOST_AFTER_S}
+    path.write_text(json.dumps(fields))
+    return GroupFile(path, secret)
+
+
+def program(group_file=None):
+    return ("-m", "swiftlm_engine", *(("--group", str(group_file.path)) if group_file else ()))
+
+
+def greedy(name, prompt, max_tokens=20):
+    return m.GenerateRequest(
+        request_id=name,
+        text=prompt,
+        max_tokens=max_tokens,
+        ignore_eos=True,
+        sampling=m.Sampling(temperature=0.0),
+    )
+
+
+async def together(engine, requests):
+    """Texts by request, all of them asked at once."""
+    for request in requests:
+        await engine.requests.put(request)
+    texts, open_ = {request.request_id: "" for request in requests}, len(requests)
+    while open_:
+        event = await asyncio.wait_for(engine.events.get(), 60)
+        assert event is not None
+        if event.delta is not None:
+            texts[event.request_id] += event.delta.content
+        if event.finished is not None:
+            assert event.finished.fault is None
+            open_ -= 1
+    return texts
+
+
+async def answers(engine, folder):
+    """Alone, then batched with one that leaves early."""
+    events = await engine.load(folder, prefill_chunk=16)
+    assert events[-1].stage is m.LoadEventStage.READY, events[-1]
+    alone = [(await engine.ask(greedy(f"a{i}", text)))[0] for i, text in enumerate(PROMPTS)]
+    batch = [greedy(f"b{i}", text) for i, text in enumerate(PROMPTS)]
+    batch.append(greedy("short", PROMPTS[0], max_tokens=3))
+    return alone, await together(engine, batch)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        "qwen3_moe",
+        pytest.param("llama", marks=pytest.mark.slow),
+        pytest.param("qwen3", marks=pytest.mark.slow),
+    ],
+)
+async def test_greedy_text_of_two_ranks_equals_one(tmp_path, room_path, group_file, family):
+    folder = make_model(FAMILIES[family], tmp_path / "model")
+    async with engine_process(tmp_path, room_path) as engine:
+        expected = await answers(engine, folder)
+    (tmp_path / "e.sock").unlink()
+    async with engine_process(tmp_path, room_path, program(group_file)) as engine:
+        assert await answers(engine, folder) == expected
+
+
+def ranks_of(engine):
+    leader = psutil.Process(engine.process.pid)
+    return [leader, *leader.children()]
+
+
+async def start_answering(engine, folder):
+    """Two requests under way; the processes of both ranks."""
+    events = await engine.load(folder)
+    assert events[-1].stage is m.LoadEventStage.READY, events[-1]
+    for name in ("first", "second"):
+        await engine.requests.put(greedy(name, "the quick", max_tokens=200))
+    await asyncio.wait_for(engine.events.get(), 60)
+    return ranks_of(engine)
+
+
+def has_ended(process):
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+async def gone(processes):
+    async with asyncio.timeout(30):
+        while not all(map(has_ended, processes)):  # noqa: ASYNC110 - processes set no event
+            await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def llama(tmp_path):
+    return make_model("llama", tmp_path / "model", max_position_embeddings=4096)
+
+
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        pytest.param(0, signal.SIGKILL, id="leader killed", marks=pytest.mark.slow),
+        pytest.param(1, signal.SIGKILL, id="follower killed"),
+        pytest.param(1, signal.SIGSTOP, id="follower stopped", marks=pytest.mark.slow),
+    ],
+)
+async def test_all_ranks_end_with_the_first(tmp_path, room_path, group_file, llama, victim, number):
+    async with engine_process(tmp_path, room_path, program(group_file)) as engine:
+        ranks = await start_answering(engine, llama)
+        assert len(ranks) == 2
+        ranks[victim].send_signal(number)
+        await gone(ranks)
+        if victim:
+            assert engine.process.wait(5) == EngineExit.RANK_LOST
+
+
+@pytest.mark.slow
+async def test_followers_end_when_the_leader_is_stopped(tmp_path, room_path, group_file, llama):
+    async with engine_process(tmp_path, room_path, program(group_file)) as engine:
+        leader, follower = await start_answering(engine, llama)
+        leader.suspend()
+        await gone([follower])
+
+
+async def test_text_is_the_same_after_an_abort(tmp_path, room_path, group_file, llama):
+    async with engine_process(tmp_path, room_path, program(group_file)) as engine:
+        await engine.load(llama)
+        before = await engine.ask(greedy("before", PROMPTS[0]))
+        await engine.requests.put(greedy("long", PROMPTS[1], max_tokens=2000))
+        while (await asyncio.wait_for(engine.events.get(), 60)).request_id != "long":
+            pass
+        assert (await engine.stub.abort(m.AbortRequest(request_id="long"))).found
+        assert (await engine.ask(greedy("after", PROMPTS[0])))[0] == before[0]
+
+
+async def test_what_a_group_cannot_do_is_refused_by_name(tmp_path, room_path, group_file, llama):
+    async with engine_process(tmp_path, room_path, program(group_file)) as engine:
+        fault = (await engine.load(llama, draft="ngram"))[-1].fault
+        assert "drafts" in fault.message
+
+
+async def test_a_family_that_cannot_be_split_is_refused(tmp_path, room_path, group_file):
+    folder = make_model("falcon_h1", tmp_path / "model")
+    async with engine_process(tmp_path, room_path, program(group_file)) as engine:
+        fault = (await engine.load(folder))[-1].fault
+        assert "falcon_h1" in fault.message
+
+
+async def test_a_secret_that_others_can_read_is_refused(tmp_path, room_path, group_file, llama):
+    group_file.secret.chmod(0o644)
+    async with engine_process(tmp_path, room_path, program(group_file)) as engine:
+        fault = (await engine.load(llama))[-1].fault
+        assert "chmod 600" in fault.message
