@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,7 +139,7 @@ def llama(tmp_path):
     ("victim", "number"),
     [
         pytest.param(0, signal.SIGKILL, id="leader killed", marks=pytest.mark.slow),
-        pytest.param(1, signal.SIGKILL, id="follower killed"),
+        pytest.param(1, signal.SIGKILL, id="follower killed", marks=pytest.mark.slow),
         pytest.param(1, signal.SIGSTOP, id="follower stopped", marks=pytest.mark.slow),
     ],
 )
@@ -170,12 +172,7 @@ async def test_text_is_the_same_after_an_abort(tmp_path, room_path, group_file, 
         assert (await engine.ask(greedy("after", PROMPTS[0])))[0] == before[0]
 
 
-async def test_what_a_group_cannot_do_is_refused_by_name(tmp_path, room_path, group_file, llama):
-    async with engine_process(tmp_path, room_path, program(group_file)) as engine:
-        fault = (await engine.load(llama, draft="ngram"))[-1].fault
-        assert "drafts" in fault.message
-
-
+@pytest.mark.slow
 async def test_a_family_that_cannot_be_split_is_refused(tmp_path, room_path, group_file):
     folder = make_model("falcon_h1", tmp_path / "model")
     async with engine_process(tmp_path, room_path, program(group_file)) as engine:
@@ -188,3 +185,25 @@ async def test_a_secret_that_others_can_read_is_refused(tmp_path, room_path, gro
     async with engine_process(tmp_path, room_path, program(group_file)) as engine:
         fault = (await engine.load(llama))[-1].fault
         assert "chmod 600" in fault.message
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a second loopback address")
+async def test_a_remote_rank_is_started_through_ssh(
+    tmp_path, room_path, group_file, llama, monkeypatch
+):
+    (tmp_path / "bin").mkdir()
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.write_text(
+        f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nfor last; do :; done\nexec sh -c "$last"\n'
+    )
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    fields = json.loads(group_file.path.read_text())
+    fields |= {"hosts": ["localhost", "studio"], "address": "127.0.0.2"}
+    group_file.path.write_text(json.dumps(fields))
+    async with engine_process(tmp_path, room_path, program(group_file)) as engine:
+        assert (await engine.load(llama))[-1].stage is m.LoadEventStage.READY
+        ranks = ranks_of(engine)
+        assert " studio " in (tmp_path / "asked").read_text()
+        ranks[0].kill()
+        await gone(ranks)

@@ -223,8 +223,29 @@ class Settings:
     engine_stall: float = _option(
         _DURATION, 300.0, "An engine whose step takes longer is restarted; never = off.", minimum=1
     )
+    engine_cluster: bool = _option(
+        _SWITCH, False, "Split the model over the hosts of [cluster].", needs_restart=True
+    )
     engine_environment: Mapping[str, str] = _option(
         _TABLE, {}, "Environment variables added to engine processes."
+    )
+
+    cluster_hosts: tuple[str, ...] = _option(
+        _LIST,
+        (),
+        "Hosts of a group, one per rank: `localhost` first, the others as ssh knows them.",
+        needs_restart=True,
+    )
+    cluster_address: str = _option(
+        _TEXT, "127.0.0.1", "Where remote hosts reach this machine.", needs_restart=True
+    )
+    cluster_lost_after: float = _option(
+        _DURATION,
+        10.0,
+        "Silence after which a rank is lost and its group ends.",
+        minimum=1,
+        maximum=3600,
+        needs_restart=True,
     )
 
     calibration_auto: bool = _option(_SWITCH, True, "Measure a model when the machine is idle.")

@@ -14,6 +14,7 @@ from swiftlm_proto.paths import Paths
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.client import EngineClient
 from swiftlmd.engines.environment import engine_environment
+from swiftlmd.engines.group import group_arguments
 from swiftlmd.engines.process import EngineDied, EngineProcess, ProcessEnd, spawn
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.placement import Placement
@@ -100,7 +101,11 @@ class EngineLauncher:
         planned = {k: v for k, v in placement.environment.items() if k not in self._environ}
         added = planned | dict(settings.engine_environment)
         process = await spawn(
-            [*self._command, "--log-level", settings.log_level],
+            [
+                *self._command,
+                *("--log-level", settings.log_level),
+                *group_arguments(settings, self._paths),
+            ],
             self._paths.engine_socket(next(self._numbers)),
             engine_environment(self._environ, added),
             log_path(self._paths, placement.request.model),
