@@ -86,7 +86,9 @@ def routes(service: m.AdminBase | m.StoreBase) -> Iterable[Route]:
             request_type=handler.request_type,
             streams=handler.cardinality.server_streaming,
         )
-        yield Route("POST", f"/api/{name}", f"api_{name}", operation.answer, f"For the web page: {name}")
+        yield Route(
+            "POST", f"/api/{name}", f"api_{name}", operation.answer, f"For the web page: {name}"
+        )
 
 
 def refuse_foreign_pages(request: web.BaseRequest) -> None:
