@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from swiftlm_engine.brain.rates import Speed
-from swiftlm_engine.brain.scheduler import Chunk, QueueFull, Scheduler, StepPlan, StepResult
+from swiftlm_engine.brain.scheduler import QueueFull, Scheduler, StepPlan, StepResult
 from swiftlm_engine.brain.sequence import FinishReason, Sequence
 from swiftlm_engine.choice import Choice
 from swiftlm_engine.decode_batch import RowToken
@@ -131,20 +131,17 @@ class Engine:
         self._start_decoding(plan)
         started = time.perf_counter()
         finished, tokens = self._decode()
-        # A first token that is already on its way must not wait for somebody's prefill.
-        while plan.chunks and self.runner.batch.has_fresh:
+        # A first token that is already on its way must not wait for somebody's long prefill.
+        while any(not chunk.is_short for chunk in plan.chunks) and self.runner.batch.has_fresh:
             more, count = self._decode()
             finished += more
             tokens += count
         decode_s = time.perf_counter() - started
-        chunk_s = tuple(self._prefill(chunk) for chunk in plan.chunks)
+        chunk_s = self.runner.prefill(plan.chunks)
+        for chunk in plan.chunks:
+            self._prefilled.count(chunk.count, self._clock())
+            self._report_progress(chunk.sequence, chunk.count)
         return StepResult(chunk_s, tokens, decode_s, tuple(finished))
-
-    def _prefill(self, chunk: Chunk) -> float:
-        seconds = self.runner.prefill(chunk)
-        self._prefilled.count(chunk.count, self._clock())
-        self._report_progress(chunk.sequence, chunk.count)
-        return seconds
 
     def _start_decoding(self, plan: StepPlan) -> None:
         rows = {row.sequence.key for row in self.runner.batch.rows}

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Sequence_
 from typing import Any
 
 import mlx.core as mx
+from mlx_lm.models.cache import KVCache
 
 from swiftlm_engine.brain.prefix_index import Kind
 from swiftlm_engine.brain.scheduler import Chunk
@@ -24,6 +26,8 @@ from swiftlm_engine.speculation.speculator import Speculator
 READ_SLICE_S = 0.1
 # Scratch of shorter prompts is of the size that decode uses, too: the pool keeps it.
 CLEAR_ABOVE_TOKENS = 256
+# Up to this history, a pass over the weights costs more than copying the KV in and out of it.
+SHARE_UP_TO_TOKENS = 2048
 
 
 class Runner:
@@ -118,23 +122,61 @@ class Runner:
         self.notes[sequence.key] = f"miss: {reason}"
         return 0
 
-    def prefill(self, chunk: Chunk) -> float:
-        """Evaluates one chunk of prompt tokens; returns the seconds it took."""
-        started = time.perf_counter()
-        if self._speculator is not None:
+    def prefill(self, chunks: Sequence_[Chunk]) -> tuple[float, ...]:
+        """Evaluates prompt tokens, short ends of prompts in one pass; the seconds of each chunk."""
+        if chunks and self._speculator is not None:
             self._speculator.interrupt()
-        sequence = chunk.sequence
-        caches = self._prefilling[sequence.key]
-        ids = sequence.prefill_ids[chunk.start : chunk.start + chunk.count]
-        self._peers.prefill(sequence.key, ids)
+        together = [chunk for chunk in chunks if self._can_share_a_pass(chunk)]
+        seconds: dict[Chunk, float] = {}
+        if len(together) > 1:
+            shared_s = self._prefill_together(together) / len(together)
+            seconds = dict.fromkeys(together, shared_s)
+        for chunk in chunks:
+            if chunk not in seconds:
+                seconds[chunk] = self._prefill_alone(chunk)
+            self._checkpoint(chunk)
+        return tuple(seconds[chunk] for chunk in chunks)
+
+    def _can_share_a_pass(self, chunk: Chunk) -> bool:
+        """Plain KV of a short history: joining and parting copy it."""
+        if self.is_split:
+            return False  # other ranks mirror one prompt at a time
+        caches = self._prefilling[chunk.sequence.key]
+        plain = all(type(cache) is KVCache for cache in caches)
+        return plain and chunk.is_short and chunk.start <= SHARE_UP_TO_TOKENS
+
+    def _prefill_together(self, chunks: Sequence_[Chunk]) -> float:
+        """One pass over the weights for several prompts, padded on the right to the longest."""
+        started = time.perf_counter()
+        longest = max(chunk.count for chunk in chunks)
+        padding = [longest - chunk.count for chunk in chunks]
+        rows = zip(chunks, padding, strict=True)
+        ids = [[*chunk_ids(chunk), *[0] * missing] for chunk, missing in rows]
+        own = [self._prefilling[chunk.sequence.key] for chunk in chunks]
+        merged = [KVCache.merge(list(layer)) for layer in zip(*own, strict=True)]
+        with mx.stream(self._stream):
+            for cache in merged:
+                cache.prepare(right_padding=padding)
+            self._model(mx.array(ids, dtype=mx.int32), cache=merged)
+            for cache in merged:
+                cache.finalize()
+            for i, chunk in enumerate(chunks):
+                caches = [cache.extract(i) for cache in merged]
+                mx.eval([cache.state for cache in caches])
+                self._prefilling[chunk.sequence.key] = caches
+        return time.perf_counter() - started
+
+    def _prefill_alone(self, chunk: Chunk) -> float:
+        started = time.perf_counter()
+        caches = self._prefilling[chunk.sequence.key]
+        ids = chunk_ids(chunk)
+        self._peers.prefill(chunk.sequence.key, ids)
         with mx.stream(self._stream):
             self._model(mx.array([ids], dtype=mx.int32), cache=caches)
             mx.eval([c.state for c in caches])
-        if chunk.start + chunk.count == sequence.num_prefill > CLEAR_ABOVE_TOKENS:
+        if chunk.start + chunk.count == chunk.sequence.num_prefill > CLEAR_ABOVE_TOKENS:
             mx.clear_cache()  # its scratch is larger than anything decode asks for
-        elapsed = time.perf_counter() - started
-        self._checkpoint(sequence, chunk.start + chunk.count, caches)
-        return elapsed
+        return time.perf_counter() - started
 
     def start_decode(self, row: Row) -> None:
         """Moves a prefilled sequence into the decode batch."""
@@ -205,11 +247,12 @@ class Runner:
                 return self.batch.remove(row)
         return None
 
-    def _checkpoint(self, sequence: Sequence, position: int, caches: Caches) -> None:
+    def _checkpoint(self, chunk: Chunk) -> None:
         """Stores a checkpoint where one was asked for, and at the prompt's end if none was.
 
         At the end, so that requests with the same beginning hit while this one still decodes.
         """
+        sequence, position = chunk.sequence, chunk.start + chunk.count
         salt = self._salts.get(sequence.request_id, b"")
         if salt is None or position == 0:
             return
@@ -218,4 +261,9 @@ class Runner:
             return
         first_of_several = len(wanted) > 1 and position == wanted[0]
         kind = Kind.SYSTEM if first_of_several else Kind.PROMPT
+        caches = self._prefilling[sequence.key]
         self._prefix.store(sequence.prompt_ids[:position], caches, kind, salt)
+
+
+def chunk_ids(chunk: Chunk) -> list[int]:
+    return chunk.sequence.prefill_ids[chunk.start : chunk.start + chunk.count]

@@ -30,6 +30,8 @@ from swiftlm_engine.brain.sequence import FinishReason, Phase, Sequence
 
 # Chunks are cut to whole multiples, so that kernels see few different shapes.
 CHUNK_GRAIN = 16
+# Prompts (or what a prefix hit left of them) up to this length go through the model together.
+SHORT_TOKENS = 64
 
 
 class QueueFull(Exception):
@@ -97,6 +99,12 @@ class Chunk:
     sequence: Sequence
     start: int
     count: int
+
+    @property
+    def is_short(self) -> bool:
+        """A short end of a prompt: nothing of the prompt is left after it."""
+        whole = self.start + self.count == self.sequence.num_prefill
+        return whole and self.count <= SHORT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,9 +309,13 @@ class Scheduler:
             if sequence.phase is Phase.DECODING:  # its whole prompt was cached
                 continue
             count = min(self._chunk_tokens(left_s), sequence.next_boundary() - sequence.prefilled)
+            if sequence.remaining_prefill <= SHORT_TOKENS:
+                if chunks and left_s < self._pass_s(sequence.remaining_prefill) / 2:
+                    break
+                count = sequence.next_boundary() - sequence.prefilled  # two passes would cost more
             chunks.append(Chunk(sequence, sequence.prefilled, count))
-            left_s -= self._pass_s(count)
-            if left_s < self._pass_s(CHUNK_GRAIN):
+            left_s -= self._chunk_s(chunks)
+            if left_s <= 0:
                 break
         return tuple(chunks)
 
@@ -312,6 +324,13 @@ class Scheduler:
         if not any(s.phase is Phase.DECODING for s in self._running):
             return self.limits.slice_s
         return max(self.limits.slice_s, 2 / self._step_s.tokens_per_s)
+
+    def _chunk_s(self, chunks: list[Chunk]) -> float:
+        """What the last of these chunks adds to the slice."""
+        *others, last = chunks
+        if last.is_short and any(chunk.is_short for chunk in others):
+            return last.count / self.prefill_rate.tokens_per_s  # they share a pass
+        return self._pass_s(last.count)
 
     def _pass_s(self, tokens: int) -> float:
         """A pass reads every weight, however few its tokens: never less than a decode step."""
