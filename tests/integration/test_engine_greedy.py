@@ -10,6 +10,7 @@ from mlx_lm.utils import load
 from tiny_models import NAMES, make_model
 
 from swiftlm_engine.generation import EndReason, GenerateJob
+from swiftlm_engine.runner import Runner
 from swiftlm_engine.sampling.settings import SamplingSettings
 
 GREEDY = SamplingSettings(temperature=0.0)
@@ -34,6 +35,12 @@ def job(name, prompt, **options):
     return GenerateJob(name, prompt, ignore_eos=True, return_token_ids=True, **options)
 
 
+def submit_all(engine, prepared):
+    """Within one call, so that no step comes between."""
+    for one in prepared:
+        engine.submit(one)
+
+
 def ids_of(answer):
     return [token_id for delta in answer.deltas for token_id in delta.token_ids]
 
@@ -55,6 +62,31 @@ def test_text_alone_equals_mlx_lm(folder, expected):
             (answer,) = engine.run(job(f"r{i}", prompt))
             assert ids_of(answer) == expected[i]
             assert answer.finished.reason is EndReason.LENGTH
+
+
+def test_short_prompts_that_share_a_pass_give_the_text_of_each_alone(tmp_path, monkeypatch):
+    folder = make_model("llama", tmp_path / "llama")
+    _, tokenizer = load(str(folder))
+    prompts = ["a", "lazy dogs jump over", "the quick brown fox", "zebras", "x" * 40]
+    passes = []
+    together = Runner._prefill_together
+    monkeypatch.setattr(
+        Runner,
+        "_prefill_together",
+        lambda self, chunks: passes.append(len(chunks)) or together(self, chunks),
+    )
+    with EngineHarness(folder, prefix_cache_bytes=10**7) as engine:
+        for turn in range(2):  # the second time from the prefix cache
+            prepared = [
+                engine.session.preparer.prepare(job(f"{turn}.{i}", prompt))
+                for i, prompt in enumerate(prompts)
+            ]
+            engine.mlx.call(submit_all, engine.session.engine, prepared).result(60)
+            answers = engine.collect(len(prompts))
+            for i, prompt in enumerate(prompts):
+                expected = reference(folder, tokenizer.encode(prompt))
+                assert ids_of(answers[f"{turn}.{i}", 0]) == expected
+    assert max(passes) > 2
 
 
 def test_text_in_a_batch_equals_text_alone(folder, expected):
