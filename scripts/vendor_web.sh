@@ -25,3 +25,8 @@ vendor htm 3.1.1 2425b9bee11409177bcabc7f32e319926fc6690c1701c0b257c88bdff2d5ba9
 vendor preact 10.24.3 d8f5d1d6bb058659079b26044ff532a77eb7060b9ae001faef80257891151880 "" LICENSE preact
 vendor marked 15.0.12 39a847a896af15b2846f927da55d444619ea55a55c236e10333056474b793aaa lib/marked.esm.js LICENSE.md marked
 vendor dompurify 3.2.6 fe734a97f5938a5ff7f99aedf348c53b8d47c897859fcc57ac4feaa70582c0b6 dist/purify.es.mjs LICENSE purify
+
+# For the tests alone: the page is examined with it and never ships it.
+target=tests/web/vendor
+mkdir -p "$target"
+vendor axe-core 4.10.3 0f2b4d7dcdf7d1219df8d1959ad68e565f51d14c3f0d88bb71cd59abeb956292 axe.min.js LICENSE axe.min

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import aiohttp
 import grpclib
 import live_daemon
@@ -54,3 +56,27 @@ async def test_a_daemon_that_nobody_would_start_again_does_not_leave():
         with pytest.raises(grpclib.GRPCError, match="swiftlmctl restart"):
             await daemon.admin.shutdown(m.ShutdownRequest(restart=True))
         assert await _status(daemon.url) == 200
+
+
+async def test_a_device_pairs_over_the_address_that_the_network_sees():
+    async with live_daemon.home("hollow") as home:
+        digest = hashlib.sha256(b"trusted").hexdigest()
+        home.paths.config_file.parent.mkdir(parents=True, exist_ok=True)
+        home.paths.config_file.write_text(f'[http.keys]\nscreen = "sha256:{digest}"\n')
+        async with (
+            live_daemon.daemon(home, http__host="0.0.0.0"),
+            aiohttp.ClientSession(headers={"Content-Type": "application/json"}) as http,
+        ):
+            here = f"http://127.0.0.1:{home.port}"
+            async with http.post(f"{here}/api/pair_offer", data="{}") as answer:
+                assert answer.status == 401
+            trusted = {"Authorization": "Bearer trusted"}
+            async with http.post(f"{here}/api/pair_offer", data="{}", headers=trusted) as answer:
+                offer = await answer.json()
+            given = {"token": offer["token"], "name": "phone"}
+            async with http.post(f"{offer['url']}/pair", json=given) as answer:
+                paired = await answer.json()
+            assert paired["name"] == "phone"
+            assert await _status(offer["url"], paired["key"]) == 200
+            async with http.post(f"{offer['url']}/pair", json=given) as answer:
+                assert answer.status == 403
