@@ -36,7 +36,7 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 async def lose(live: LiveDaemon, rank: int, number: signal.Signals) -> None:
-    """One rank is lost under a stream: the stream ends in one error, and every process ends."""
+    """Loses a rank under a stream, which ends in one error; every process ends."""
     chunks = live.stream(max_tokens=3000, ignore_eos=True)
     while not (await anext(chunks))["choices"][0]["delta"].get("content"):
         pass

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -53,6 +54,7 @@ _STAGES = {
     "warmup": m.LoadEventStage.WARMUP,
 }
 MAX_ANSWERS = 128  # terminal events sent for a request whose n is absurd
+RANK_NEWS_S = 2.0  # for the listener of a lost rank to end the process first, naming the rank
 FLUSH_S = 0.5  # time that error events have to reach the daemon before the process ends
 
 
@@ -290,6 +292,9 @@ class EngineService(m.EngineBase):
 
     def _on_death(self, error: BaseException) -> None:
         """On the dying MLX thread: whoever waits gets an error, then the process ends."""
+        if self._group is not None:
+            time.sleep(RANK_NEWS_S)  # arrays of a broken ring are better not touched again
+            _end_with_rank(f"a step failed: {error}")
         if self._session is not None:
             fault = EngineFault(FaultKind.INTERNAL, f"the engine died: {error}")
             self._session.engine.fail_all(fault)
