@@ -19,7 +19,7 @@ ROOMS = [str(Path(__file__).parents[2] / room) for room in ("proto", "ctl")]
 @pytest.fixture
 async def live() -> AsyncIterator[LiveDaemon]:
     async with home() as place:
-        make_model("llama", place.paths.models / "tiny", max_position_embeddings=8192)
+        make_model("llama", place.paths.models / "tiny", max_position_embeddings=16384)
         async with daemon(place, real=True, models__default="tiny") as found:
             yield found
 
@@ -41,27 +41,31 @@ async def bench(live: LiveDaemon, *words: str) -> tuple[int, list[dict], str]:
 
 
 @pytest.mark.timeout(240)
-async def test_every_benchmark_runs_and_keeps_its_promises(live: LiveDaemon) -> None:
+async def test_cache_keeps_its_promises_and_contexts_are_measured(live: LiveDaemon) -> None:
     code, [report], errors = await bench(live, "cache")
     assert (code, report["failed"]) == (0, []), errors
     assert len(report["rows"]) == 9
 
+    words = ("context", "--contexts", "300,20000", "--configurations", "vanilla,turbo")
+    code, [report], errors = await bench(live, *words, "--runs", "1")
+    assert code == 0, errors
+    kinds = [(row[0], row[2][:7]) for row in report["rows"]]
+    assert ("vanilla", "the mod") in kinds  # 20,000 tokens are more than it has
+    assert any(name == "turbo" for name, _ in kinds)
+    assert list((live.home.root / "out").glob("profiling_results_*.md"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_the_tool_loop_and_the_comparison_run_to_their_ends(live: LiveDaemon) -> None:
     code, [report], errors = await bench(live, "agents")
     assert (code, report["failed"]) == (0, []), errors
     assert [row[0] for row in report["rows"]] == ["1", "2", "3", "4", "5", "6"]
-
-    words = ("context", "--contexts", "300,20000", "--configurations", "vanilla,SSD,turbo")
-    code, [report], errors = await bench(live, *words, "--runs", "2")
-    assert code == 0, errors
-    kinds = [(row[0], row[2][:7]) for row in report["rows"]]
-    assert ("SSD", "refused") in kinds or ("SSD", "no spee") in kinds
-    assert ("vanilla", "the mod") in kinds
 
     other = f"http://127.0.0.1:{live.home.port}/v1"
     code, [report], errors = await bench(live, "compare", other, "--runs", "1")
     assert code == 0, errors
     assert {row[1] for row in report["rows"]} == {"first token", "generation"}
-    assert (live.home.root / "out").glob("profiling_results_*.md")
 
 
 @pytest.mark.timeout(120)
