@@ -43,7 +43,12 @@ async def test_from_the_first_run_to_the_first_answer(page, smollm2):
         async with live_daemon.daemon(home, real=True) as daemon:
             await page.goto(daemon.url)
             await page.get_by_text("The model loads with your first question.").wait_for()
+            await page.get_by_text("System prompt and sampling").click()
+            await page.get_by_label("temperature").fill("0")
+            await page.get_by_label("max tokens").fill("24")
             await ask(page, "What is the capital of France?")
-            await page.locator(".figures", has_text="tokens/s").wait_for(timeout=150_000)
-            assert "Paris" in await page.locator(".assistant .text").inner_text()
+            await page.locator(".assistant .figures").wait_for(timeout=150_000)
+            answer = await page.locator(".assistant").inner_text()
+            assert "Paris" in answer
+            assert "tokens/s" in answer
             await page.get_by_text("Ready", exact=True).wait_for()
