@@ -17,6 +17,7 @@ from swiftlmctl.commands import (
     clients,
     config,
     doctor,
+    keys,
     load,
     logs,
     models,
@@ -30,7 +31,7 @@ from swiftlmctl.errors import CtlError
 
 _ROOMS = (
     status, service, load, calibration, models, store, chat, logs, config, cache, requests, clients,
-    bench, doctor,
+    bench, keys, doctor,
 )  # fmt: skip
 
 

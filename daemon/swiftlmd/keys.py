@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 
+from swiftlmd.config.key_hash import bare_hash, key_hash
 from swiftlmd.config.live import Changes, LiveConfiguration
 from swiftlmd.config.settings import Settings
 from swiftlmd.faults import Kind, ServiceError
@@ -38,7 +38,7 @@ class Keys:
         while given in self._configuration.settings.http_keys:
             given, number = f"{name} {number}", number + 1
         key = f"sk-{secrets.token_urlsafe(32)}"
-        kept = {**self._configuration.settings.http_keys, given: _hash(key)}
+        kept = {**self._configuration.settings.http_keys, given: key_hash(key)}
         return given, key, self._configuration.set("http.keys", json.dumps(kept))
 
     def remove(self, name: str) -> Changes:
@@ -58,9 +58,4 @@ class Keys:
 
 def key_hashes(settings: Settings) -> tuple[str, ...]:
     """sha256 of every key that is let in, in hex."""
-    plain = (_hash(key) for key in settings.http_api_keys)
-    return tuple(found.removeprefix("sha256:") for found in (*plain, *settings.http_keys.values()))
-
-
-def _hash(key: str) -> str:
-    return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
+    return tuple(map(bare_hash, (*settings.http_api_keys, *settings.http_keys.values())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 
 import aiohttp
@@ -11,6 +12,7 @@ import pytest
 
 from swiftlm_proto import messages as m
 from swiftlm_proto.exit_codes import DaemonExit
+from swiftlmctl.commands import keys
 
 
 async def _status(url: str, key: str = "") -> int:
@@ -31,6 +33,23 @@ async def test_a_key_counts_from_its_making_to_its_removal():
         assert await _status(daemon.url, second.key) == 401
         assert await _status(daemon.url, first.key) == 200
         assert (await daemon.admin.list_keys(m.ListKeysRequest())).names == ["laptop"]
+
+
+async def test_the_command_line_makes_lists_and_removes_keys(monkeypatch, capsys):
+    async with live_daemon.home("hollow") as home, live_daemon.daemon(home) as daemon:
+        monkeypatch.setenv("SWIFTLM_HOME", str(home.root))
+
+        async def said(verb, *words):
+            await asyncio.to_thread(verb, *words)  # a verb has a loop of its own
+            return capsys.readouterr().out.strip()
+
+        assert await said(keys.list_keys) == "no key is asked for"
+        key = await said(keys.add, "phone")
+        assert await _status(daemon.url, key) == 200
+        assert await said(keys.list_keys) == "phone"
+        assert key not in home.paths.config_file.read_text()
+        assert "removed" in await said(keys.remove, "phone")
+        assert await _status(daemon.url) == 200
 
 
 async def test_the_network_is_not_let_in_without_a_key():

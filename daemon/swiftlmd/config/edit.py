@@ -10,6 +10,7 @@ from typing import Any
 import tomlkit
 import tomlkit.items
 
+from swiftlmd.config.key_hash import key_hash
 from swiftlmd.config.load import ConfigError, Configuration, load, option_named, read_file
 from swiftlmd.config.settings import Option
 from swiftlmd.config.values import BadValue, checked, plain
@@ -23,6 +24,8 @@ def set_value(path: Path, key: str, text: str, environ: Mapping[str, str]) -> Co
         checked(option, value)
     except BadValue as error:
         raise ConfigError(str(error)) from error
+    if option.name == "http_api_keys":
+        value = [key_hash(text) for text in value]
     return _change(path, option, value, environ)
 
 

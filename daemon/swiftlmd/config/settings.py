@@ -96,7 +96,10 @@ class Settings:
         _INTEGER, 5413, "Port of HTTP; never moved when busy.", needs_restart=True, maximum=65535
     )
     http_api_keys: tuple[str, ...] = _option(
-        _LIST, (), "Keys that clients must send; none = no key is asked for.", secret=True
+        _LIST,
+        (),
+        "Keys that clients must send; kept as hashes. None = no key is asked for.",
+        secret=True,
     )
     http_keys: Mapping[str, str] = _option(
         _TABLE,
@@ -114,7 +117,7 @@ class Settings:
         _INTEGER, 64 * 2**20, "Largest request body.", minimum=1024, needs_restart=True
     )
     http_max_in_flight: int = _option(
-        _INTEGER, 256, "Requests accepted at once; more get 503 with Retry-After.", minimum=1
+        _INTEGER, 256, "Requests accepted at once; more get 429 with Retry-After.", minimum=1
     )
     http_keepalive: float = _option(
         _DURATION, 10.0, "Silence in a stream after which a comment is sent.", minimum=0.1

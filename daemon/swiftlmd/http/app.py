@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from aiohttp import web
 
@@ -168,7 +167,8 @@ def _log_access(request: web.Request, record: Record, status: int, seconds: floa
     level = logging.DEBUG if record.route in _QUIET_ROUTES and status < 400 else logging.INFO
     if not access_log.isEnabledFor(level):
         return
-    usage: Any = record.usage
+    usage = record.usage or m.Usage()
+    timings = record.timings or m.Timings()
     fields = {
         "method": request.method,
         "path": request.path[:200],
@@ -177,10 +177,13 @@ def _log_access(request: web.Request, record: Record, status: int, seconds: floa
         "request_id": record.request_id,
         "model": record.model,
         "stream": record.stream,
-        "prompt": usage.prompt_tokens if usage else 0,
-        "cached": usage.cached_tokens if usage else 0,
-        "completion": usage.completion_tokens if usage else 0,
+        "prompt": usage.prompt_tokens,
+        "cached": usage.cached_tokens,
+        "completion": usage.completion_tokens,
         "ttft_ms": round(record.first_token_s * 1000),
+        "queue_ms": round(timings.queue_s * 1000),
+        "prefill_ms": round(timings.prefill_s * 1000),
+        "decode_ms": round(timings.decode_s * 1000),
         "outcome": record.outcome or "ok",
         "cache": record.cache_note,
         "client": client_name(request),

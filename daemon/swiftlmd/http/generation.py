@@ -105,7 +105,7 @@ class Generation:
         fault = fault_of(finished)
         if fault is not None:
             raise fault
-        self.timings = finished.timings or self.timings
+        self.timings = self.record.timings = finished.timings or self.timings
         usage, part = self.usage, finished.usage or m.Usage()
         usage.completion_tokens += part.completion_tokens
         usage.reasoning_tokens += part.reasoning_tokens

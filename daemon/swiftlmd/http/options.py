@@ -48,7 +48,7 @@ class HttpOptions:
         if not self.loopback and not self.api_key_hashes:
             raise ValueError(
                 f"http.host {self.host!r} can be reached from other machines, and no API key is "
-                "set; add one with `swiftlmctl config set http.api_keys KEY` or bind 127.0.0.1"
+                "set; add one with `swiftlmctl keys add NAME` or bind 127.0.0.1"
             )
 
 

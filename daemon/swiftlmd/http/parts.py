@@ -48,6 +48,7 @@ class Record:
     outcome: str = ""
     sent_whole: bool = False  # a stream's last event is out; Codex hangs up right then
     usage: m.Usage | None = None
+    timings: m.Timings | None = None
     first_token_s: float = 0.0
     cache_note: str = ""
 

@@ -9,6 +9,7 @@ import pytest
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.edit import set_value, unset_value, write_atomically
+from swiftlmd.config.key_hash import key_hash
 from swiftlmd.config.live import LiveConfiguration
 from swiftlmd.config.load import ConfigError, load
 from swiftlmd.config.migrate import migrate
@@ -16,6 +17,7 @@ from swiftlmd.config.settings import NEVER, OPTIONS, Form, Settings
 from swiftlmd.config.values import checked, parsed, shown, size_bytes
 from swiftlmd.faults import ServiceError
 from swiftlmd.http_options import http_options
+from swiftlmd.keys import key_hashes
 from swiftlmd.options import options_over
 
 
@@ -135,6 +137,14 @@ def test_every_option_has_help_a_flag_and_a_default_of_its_own_form() -> None:
             assert checked(option, dict(option.default)) == option.default
         else:
             assert checked(option, option.default) == option.default, option.key
+
+
+def test_api_keys_are_hashed_before_they_are_written(file: Path) -> None:
+    found = set_value(file, "http.api_keys", "opensesame", {})
+    assert "opensesame" not in file.read_text()
+    assert found.settings.http_api_keys == (key_hash("opensesame"),)
+    assert key_hash(key_hash("opensesame")) == key_hash("opensesame")
+    assert key_hashes(found.settings) == key_hashes(Settings(http_api_keys=("opensesame",)))
 
 
 def test_secrets_are_never_shown() -> None:

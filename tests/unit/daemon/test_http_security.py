@@ -90,5 +90,5 @@ def test_loopback_needs_no_key_and_a_public_address_does():
     HttpOptions(host="127.0.0.1").check()
     HttpOptions(host="::1").check()
     HttpOptions(host="0.0.0.0", api_key_hashes=KEYS).check()
-    with pytest.raises(ValueError, match="swiftlmctl config set"):
+    with pytest.raises(ValueError, match="swiftlmctl keys add"):
         HttpOptions(host="::").check()
