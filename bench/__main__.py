@@ -18,6 +18,7 @@ NAMES = (
     "memory",
     "planning",
     "calibration",
+    "idle_sockets",
 )
 
 
