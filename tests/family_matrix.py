@@ -48,7 +48,7 @@ class Row:
     batches: bool
     prefix: bool
     turbo: str
-    streams: bool
+    streams: str
 
     def line(self) -> str:
         marks = [self.loads, self.batches, self.prefix, self.turbo, self.streams]
@@ -57,7 +57,7 @@ class Row:
 
 
 def table(folder: Path) -> str:
-    head = "| family | loads | batches | prefix cache | turbo KV | experts from disk (plan) |"
+    head = "| family | loads | batches | prefix cache | turbo KV | from disk (plan) |"
     rows = [row(name, folder / name).line() for name in tiny_models.NAMES]
     return "\n".join([head, "|---|---|---|---|---|---|", *rows])
 
@@ -97,13 +97,15 @@ def _turbo(model: Any) -> str:
     return "its full-attention layers" if compressed else "no"
 
 
-def _streams(folder: Path) -> bool:
+def _streams(folder: Path) -> str:
     facts = read_model(folder)
     try:
         plan = make_plan(facts, PlanRequest(stream=Toggle.ON), MachineLimits(ram_bytes=64 * 10**9))
     except BadPlanRequest:
-        return False
-    return plan.strategy is Strategy.STREAMED
+        return "no"
+    if plan.strategy is not Strategy.STREAMED:
+        return "no"
+    return "experts" if plan.streaming else "layers"
 
 
 if __name__ == "__main__":
