@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -75,7 +76,7 @@ async def engine_process(
     reading = None
     try:
         async with asyncio.timeout(START_S):
-            while not path.exists():
+            while not _listens(path):
                 assert process.poll() is None, "the engine process ended before it served"
                 await asyncio.sleep(0.02)
         reading = asyncio.create_task(engine.read_steps())
@@ -88,3 +89,9 @@ async def engine_process(
         channel.close()
         process.kill()
         process.wait(10)
+
+
+def _listens(path: Path) -> bool:
+    """The file is there a moment before anybody listens on it."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
