@@ -60,7 +60,7 @@ async def _burst(http, server: Server, number: int) -> tuple[float, float]:
     question = [{"role": "user", "content": "Count upwards from one."}]
     answers = await asyncio.gather(
         *(
-            chat(http, server, question, max_tokens=NUM_TOKENS, seed=number * 100 + i)
+            chat(http, server, question, max_tokens=NUM_TOKENS, seed=(number + 1) * 100 + i)
             for i in range(STREAMS)
         )
     )
