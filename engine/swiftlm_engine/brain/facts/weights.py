@@ -41,6 +41,15 @@ class Amount:
             self.weights + other.weights,
         )
 
+    def split(self, parts: int) -> Amount:
+        """One of equal parts, rounded up."""
+        return Amount(
+            -(-self.fixed_bytes // parts),
+            -(-self.floats // parts),
+            -(-self.float_bytes // parts),
+            -(-self.weights // parts),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Experts:

@@ -5,6 +5,9 @@
 
 from .calibrated import calibrated
 from .errors import BadBudget, BadPlanRequest
+from .group_plan import GroupHost, GroupPlan, make_group_plan
+from .group_report import group_report
+from .group_speed import LinkSpeed
 from .machine import Accelerator, Covers, Limit, MachineLimits, gigabytes, parse_budget
 from .planner import make_plan
 from .request import PlanRequest, Settings, Toggle
@@ -19,7 +22,10 @@ __all__ = [
     "BadPlanRequest",
     "Covers",
     "EngineLimits",
+    "GroupHost",
+    "GroupPlan",
     "Limit",
+    "LinkSpeed",
     "MachineLimits",
     "MachineSpeed",
     "Measured",
@@ -37,6 +43,8 @@ __all__ = [
     "Toggle",
     "calibrated",
     "gigabytes",
+    "group_report",
+    "make_group_plan",
     "make_plan",
     "parse_budget",
     "prior_speed",

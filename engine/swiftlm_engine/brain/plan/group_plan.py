@@ -1,0 +1,213 @@
+"""Where a model runs that may be spread over hosts: on one, or over how many, and cut which way.
+
+Each rank's plan is `make_plan` of its share on its machine. One host wins if the model fits there;
+else the fewest hosts, and of two ways over as many the one that decodes faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from swiftlm_engine.brain.facts import ModelFacts
+from swiftlm_engine.brain.ledger import EntryKind
+
+from .group import split_layers
+from .group_speed import LinkSpeed, Traffic, group_speed, slowest
+from .machine import Accelerator, Covers, MachineLimits, gigabytes
+from .planner import make_plan
+from .request import MIN_CONTEXT, PlanRequest, Settings, Toggle
+from .result import Plan, Strategy
+from .share import Share, Split, share_facts
+from .speed import Speed
+from .tensor_families import tensor_obstacle
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHost:
+    """A machine and its link to the leader; the leader has none."""
+
+    name: str
+    machine: MachineLimits
+    link: LinkSpeed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRank:
+    """What one host holds. `plan` is of this share alone."""
+
+    host: GroupHost
+    share: Share
+    plan: Plan
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.plan.need.of(EntryKind.WEIGHTS)
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        settings, dtype = self.plan.settings, self.plan.request.dtype
+        return round(sum(self.plan.facts.kv_bytes_per_token(settings.kv, dtype).values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way over several hosts; `obstacle` says why it is none, or is empty."""
+
+    split: Split
+    hosts: int
+    ranks: tuple[GroupRank, ...] = ()
+    speed: Speed | None = None
+    obstacle: str = ""
+
+    @property
+    def fits(self) -> bool:
+        return not self.obstacle
+
+    @property
+    def decode(self) -> float:
+        """The middle of what is predicted."""
+        return (self.speed.decode.low + self.speed.decode.high) / 2 if self.speed else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """`way` is None where one host does, or nothing does; `alone` is the leader's plan."""
+
+    hosts: tuple[GroupHost, ...]
+    alone: Plan
+    ways: tuple[Way, ...]
+    way: Way | None
+
+    @property
+    def fits(self) -> bool:
+        return self.way is not None or not self.alone.refused
+
+
+def make_group_plan(
+    facts: ModelFacts, request: PlanRequest, hosts: Sequence[GroupHost]
+) -> GroupPlan:
+    """`hosts[0]` leads. Raises BadPlanRequest for nonsense."""
+    alone = make_plan(facts, request, hosts[0].machine)
+    ways = tuple(_ways(facts, _group_request(facts, request, hosts[0].machine), hosts))
+    way = None
+    if alone.strategy is not Strategy.RESIDENT:
+        fitting = [way for way in ways if way.fits]
+        way = min(fitting, key=lambda way: (way.hosts, -way.decode), default=None)
+    return GroupPlan(tuple(hosts), alone, ways, way)
+
+
+def _group_request(facts: ModelFacts, request: PlanRequest, leader: MachineLimits) -> PlanRequest:
+    """What ranks can do: everything in memory, exact KV unless asked for, one dtype on all."""
+    dtype = None if request.dtype == "auto" else request.dtype
+    usual = "float32" if leader.accelerator is Accelerator.CPU else facts.dtype
+    return replace(
+        request,
+        kv="fp16" if request.kv == "auto" else request.kv,
+        dtype=dtype or (facts.dtype if request.dtype else usual),
+        stream=Toggle.OFF,
+        expert_slots=None,
+        gpu_layers=None,
+        force=False,
+    )
+
+
+def _ways(facts: ModelFacts, request: PlanRequest, hosts: Sequence[GroupHost]) -> Iterator[Way]:
+    for count in range(2, len(hosts) + 1):
+        yield _tensor(facts, request, hosts[:count])
+        yield _pipeline(facts, request, hosts[:count])
+
+
+def _tensor(facts: ModelFacts, request: PlanRequest, hosts: Sequence[GroupHost]) -> Way:
+    count = len(hosts)
+    if obstacle := tensor_obstacle(facts, count):
+        return Way(Split.TENSOR, count, obstacle=obstacle)
+    share = Share(Split.TENSOR, range(len(facts.layers)), count)
+    return _way(facts, request, hosts, [share] * count)
+
+
+def _pipeline(facts: ModelFacts, request: PlanRequest, hosts: Sequence[GroupHost]) -> Way:
+    count = len(hosts)
+    obstacle = ""
+    if count > len(facts.layers):
+        obstacle = f"{len(facts.layers)} layers are too few for {count} hosts"
+    rooms = [_room(facts, request, host) for host in hosts]
+    for host, room in zip(hosts, rooms, strict=True):
+        if room <= 0:
+            obstacle = obstacle or f"{host.name} has no room for any layer"
+    if obstacle:
+        return Way(Split.PIPELINE, count, obstacle=obstacle)
+    ranges = split_layers(_layer_bytes(facts, request), rooms)
+    return _way(facts, request, hosts, [Share(Split.PIPELINE, layers) for layers in ranges])
+
+
+def _layer_bytes(facts: ModelFacts, request: PlanRequest) -> list[int]:
+    """Of each layer: its weights, and its KV at the least context that makes sense."""
+    cast = facts.cast_itemsize(request.dtype)
+    kv = facts.kv_bytes(0, request.context or MIN_CONTEXT, dtype=request.dtype)
+    return [weights.bytes_as(cast) + kv // len(facts.layers) for weights in facts.weights.layers]
+
+
+def _room(facts: ModelFacts, request: PlanRequest, host: GroupHost) -> int:
+    """What the host can give to layers: its tightest limit, less what every rank holds."""
+    least = replace(request, context=request.context or MIN_CONTEXT, parallel=1)
+    plan = _rank_plan(facts, least, host, Share(Split.PIPELINE, range(1)))
+    beside = -_layer_bytes(facts, request)[0]
+    return min(
+        limit.bytes - plan.need.counted_by(limit) - beside
+        for limit in plan.limits
+        if limit.covers is not Covers.BUFFER
+    )
+
+
+def _way(
+    facts: ModelFacts, request: PlanRequest, hosts: Sequence[GroupHost], shares: Sequence[Share]
+) -> Way:
+    split = shares[0].split
+    ranks = _planned(facts, request, hosts, shares)
+    if all(not rank.plan.refused for rank in ranks):
+        ranks = _planned(facts, _common(request, [r.plan.settings for r in ranks]), hosts, shares)
+    refused = next((rank for rank in ranks if rank.plan.refused), None)
+    obstacle = _shortage(refused) if refused else ""
+    links = [host.link for host in hosts if host.link is not None]
+    speed = None
+    if links and not obstacle:
+        hidden = facts.shape.hidden_size * facts.itemsize(request.dtype)
+        traffic = Traffic(hidden, len(facts.layers), len(hosts), slowest(links))
+        speeds = [rank.plan.speed for rank in ranks]
+        speed = group_speed(speeds, split, ranks[0].plan.settings, traffic)
+    return Way(split, len(hosts), ranks, speed, obstacle)
+
+
+def _planned(
+    facts: ModelFacts, request: PlanRequest, hosts: Sequence[GroupHost], shares: Sequence[Share]
+) -> tuple[GroupRank, ...]:
+    return tuple(
+        GroupRank(host, share, _rank_plan(facts, request, host, share))
+        for host, share in zip(hosts, shares, strict=True)
+    )
+
+
+def _rank_plan(facts: ModelFacts, request: PlanRequest, host: GroupHost, share: Share) -> Plan:
+    """The operator's budget is the leader's own: other hosts have their limits."""
+    if host.link is not None:
+        request = replace(request, budget_bytes=None)
+    return make_plan(share_facts(facts, share), request, host.machine)
+
+
+def _shortage(rank: GroupRank) -> str:
+    plan = rank.plan
+    return (
+        f"{rank.host.name} needs {gigabytes(plan.needed_bytes)}, "
+        f"{gigabytes(plan.available_bytes)} available ({plan.binding.name})"
+    )
+
+
+def _common(request: PlanRequest, chosen: Sequence[Settings]) -> PlanRequest:
+    """The ranks step together: the least of what each could do."""
+    return replace(
+        request,
+        context=min(settings.context for settings in chosen),
+        parallel=min(settings.parallel for settings in chosen),
+        prefill_chunk=min(settings.prefill_chunk for settings in chosen),
+    )
