@@ -40,3 +40,7 @@ class CtlExit(IntEnum):
     TIMEOUT = 5
     DENIED = 6
     VERSION_MISMATCH = 7
+
+
+# An engine that ends with RANK_LOST says in its log, after this, which rank on which host it was.
+GROUP_BROKEN = "the group is broken: "

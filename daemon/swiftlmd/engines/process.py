@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from swiftlm_proto.exit_codes import EngineExit
+from swiftlm_proto.exit_codes import GROUP_BROKEN, EngineExit
 from swiftlmd.faults import Kind, ServiceError
 
 log = logging.getLogger(__name__)
@@ -133,6 +133,8 @@ class EngineProcess:
         self.socket_path.unlink(missing_ok=True)
         tail = _tail(self._log) if code else ""
         hint = next((hint for mark, hint in _HINTS.items() if mark in tail), "")
+        if code == EngineExit.RANK_LOST:
+            hint = _lost_rank(tail)  # other ranks may have written after it
         if not hint and code and tail.strip():
             hint = f"last line of its log: {tail.strip().splitlines()[-1][:300]}"
         return ProcessEnd(self.pid, code, _meaning(code), hint)
@@ -156,6 +158,12 @@ async def spawn(
         message = f"the engine could not be started: {error.strerror or error}"
         raise ServiceError(Kind.INTERNAL, message) from error
     return EngineProcess(child, socket_path, log_path)
+
+
+def _lost_rank(tail: str) -> str:
+    """Which one on which host, as the engine's leader said it last."""
+    _, mark, reason = tail.rpartition(GROUP_BROKEN)
+    return reason.splitlines()[0] if mark else ""
 
 
 def engine_command() -> list[str]:

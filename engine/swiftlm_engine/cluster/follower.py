@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from swiftlm_engine.brain.facts import ModelFilesError, read_model
+from swiftlm_engine.cluster.keeper import keep_open, open_sockets
 from swiftlm_engine.cluster.leader import BEATS, START_S
 from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
 from swiftlm_engine.cluster.mirror import Mirror
@@ -102,7 +103,9 @@ def _load(link: Link, steps: queue.SimpleQueue[Message], rank: int) -> Mirror:
     asked = steps.get()
     link.send(_check(asked))
     steps.get()  # every rank has found its files in order
+    before = open_sockets()
     group = join_ring(asked["ring"], rank)
+    keep_open(open_sockets() - before)
     try:
         weights = load_weights(
             Path(asked["folder"]), asked["dtype"], find_device(), _say_nothing, group=group

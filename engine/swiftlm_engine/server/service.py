@@ -39,7 +39,7 @@ from swiftlm_engine.server.calibration import Calibration
 from swiftlm_engine.server.stats import StatsReader
 from swiftlm_engine.session import Session, open_session
 from swiftlm_proto import messages as m
-from swiftlm_proto.exit_codes import EngineExit
+from swiftlm_proto.exit_codes import GROUP_BROKEN, EngineExit
 from swiftlm_proto.version import version
 
 log = logging.getLogger(__name__)
@@ -333,6 +333,6 @@ class EngineService(m.EngineBase):
 
 def _end_with_rank(reason: str) -> None:
     """The MLX thread may wait for the lost rank for ever: only the process's end ends that."""
-    log.critical("the group is broken: %s", reason)
+    log.critical("%s%s", GROUP_BROKEN, reason)
     logging.shutdown()
     os._exit(EngineExit.RANK_LOST)
