@@ -31,6 +31,13 @@ class LinkLost(Exception):
     """The other end is gone, silent, or not of this group."""
 
 
+class Stranger(LinkLost):
+    """The other end is there, and holds another secret or none."""
+
+    def __init__(self) -> None:
+        super().__init__("does not know the group's secret")
+
+
 def read_secret(path: Path) -> bytes:
     """Raises `LinkLost` when others could read the file, or it holds too little."""
     try:
@@ -64,11 +71,24 @@ class Link:
         return str(self._connection.getsockname()[0])
 
     def send(self, message: Message) -> None:
-        self._send(json.dumps(message).encode())
+        self.send_bytes(json.dumps(message).encode())
 
     def receive(self) -> Message:
         """Waits for the time-out of the connection at most; raises `LinkLost`."""
         return self._receive(_MAX_MESSAGE)
+
+    def send_bytes(self, body: bytes) -> None:
+        try:
+            with self._sending:
+                self._connection.sendall(_LENGTH.pack(len(body)) + body)
+        except OSError as error:
+            raise LinkLost(f"cannot be reached: {error}") from error
+
+    def receive_bytes(self, limit: int) -> bytes:
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
+        if length > limit:
+            raise LinkLost(f"sent a message of {length} bytes")
+        return self._read(length)
 
     def set_timeout(self, seconds: float) -> None:
         self._connection.settimeout(seconds)
@@ -76,19 +96,9 @@ class Link:
     def close(self) -> None:
         self._connection.close()
 
-    def _send(self, body: bytes) -> None:
-        try:
-            with self._sending:
-                self._connection.sendall(_LENGTH.pack(len(body)) + body)
-        except OSError as error:
-            raise LinkLost(f"cannot be reached: {error}") from error
-
     def _receive(self, limit: int) -> Message:
-        (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
-        if length > limit:
-            raise LinkLost(f"sent a message of {length} bytes")
         try:
-            message = json.loads(self._read(length))
+            message = json.loads(self.receive_bytes(limit))
         except ValueError as error:
             raise LinkLost("sent no JSON") from error
         if not isinstance(message, dict):
@@ -113,28 +123,44 @@ class Link:
 
     def greet_follower(self, secret: bytes) -> None:
         """The leader's side. Raises `LinkLost` for a stranger, who learns nothing but a nonce."""
+        self._ask_proof(secret, "leader", "follower")
+
+    def greet_leader(self, secret: bytes) -> None:
+        """The follower's side; raises `LinkLost` for a stranger."""
+        self._give_proof(secret, "leader", "follower")
+
+    def greet_visitor(self, secret: bytes) -> None:
+        """The side of an agent, which waits for its leader; as `greet_follower`."""
+        self._ask_proof(secret, "agent", "visitor")
+
+    def greet_agent(self, secret: bytes) -> None:
+        """The side of a leader that looks after a host; as `greet_leader`."""
+        self._give_proof(secret, "agent", "visitor")
+
+    def _ask_proof(self, secret: bytes, listener: str, caller: str) -> None:
         own = secrets.token_hex(32)
         self.send({"nonce": own})
         greeting = self._receive(_MAX_GREETING)
         other = str(greeting.get("nonce", ""))
-        if not _proves(greeting, secret, "follower", own, other):
-            raise LinkLost("does not know the group's secret")
-        self.send({"proof": _proof(secret, "leader", own, other)})
+        if not _proves(greeting, secret, caller, own, other):
+            self.send({"proof": ""})  # so that an honest caller hears why
+            raise Stranger
+        self.send({"proof": _proof(secret, listener, own, other)})
 
-    def greet_leader(self, secret: bytes) -> None:
-        """The follower's side; raises `LinkLost` for a stranger."""
+    def _give_proof(self, secret: bytes, listener: str, caller: str) -> None:
         other = str(self._receive(_MAX_GREETING).get("nonce", ""))
         own = secrets.token_hex(32)
-        self.send({"nonce": own, "proof": _proof(secret, "follower", other, own)})
-        if not _proves(self._receive(_MAX_GREETING), secret, "leader", other, own):
-            raise LinkLost("does not know the group's secret")
+        self.send({"nonce": own, "proof": _proof(secret, caller, other, own)})
+        if not _proves(self._receive(_MAX_GREETING), secret, listener, other, own):
+            raise Stranger
 
 
-def _proof(secret: bytes, side: str, leader_nonce: str, follower_nonce: str) -> str:
-    text = f"swiftlm group {side} {leader_nonce} {follower_nonce}".encode()
+def _proof(secret: bytes, side: str, listener_nonce: str, caller_nonce: str) -> str:
+    """Of one side only: no proof can be sent back to who gave it, nor used for another purpose."""
+    text = f"swiftlm group {side} {listener_nonce} {caller_nonce}".encode()
     return hmac.new(secret, text, hashlib.sha256).hexdigest()
 
 
-def _proves(message: Message, secret: bytes, side: str, leader: str, follower: str) -> bool:
-    expected = _proof(secret, side, leader, follower)
+def _proves(message: Message, secret: bytes, side: str, listener: str, caller: str) -> bool:
+    expected = _proof(secret, side, listener, caller)
     return hmac.compare_digest(str(message.get("proof", "")).encode(), expected.encode())
