@@ -53,13 +53,12 @@ class LinuxReadings:
         return min(available, cgroup.available_bytes) if cgroup else available
 
     def footprint_bytes(self, pid: int) -> int:
-        """Proportional share and swap; resident pages where the kernel hides the former."""
-        folder = self._proc / str(pid)
-        rollup = _keyed_sizes(_text(folder / "smaps_rollup"))
-        if "Pss" in rollup:
-            return rollup["Pss"] + rollup.get("SwapPss", 0)
-        status = _keyed_sizes(_text(folder / "status"))
-        return status.get("VmRSS", 0) + status.get("VmSwap", 0)
+        """Pages that only swapping could take from the process, as macOS counts them.
+
+        Not `smaps_rollup`: the kernel walks every page of the process for it, once a second.
+        """
+        status = _keyed_sizes(_text(self._proc / str(pid) / "status"))
+        return sum(status.get(kind, 0) for kind in ("RssAnon", "RssShmem", "VmSwap"))
 
     def read(self, pids: Sequence[int]) -> Reading:
         memory = self._meminfo()

@@ -1,4 +1,4 @@
-"""What the engine tells of itself: counters, memory, who is running.
+"""What the engine tells of itself: counters and memory.
 
 Measured on the MLX thread between two steps. When that thread does not answer in time (a long
 chunk, or a stuck device) the last snapshot is repeated with the true age of the step, which is
@@ -14,7 +14,6 @@ import time
 
 import mlx.core as mx
 
-from swiftlm_engine.brain.sequence import Phase, Sequence
 from swiftlm_engine.footprint import footprint_bytes
 from swiftlm_engine.mlx_thread import MlxThread
 from swiftlm_engine.server.holdings import holdings
@@ -68,20 +67,4 @@ class StatsReader:
             prefix_cache_misses=cache.num_misses,
             extra=holdings(self._session),
             stream_counters=json.dumps(streaming.to_json()) if streaming else "",
-            active=[_state(s, now) for s in (*scheduler.running, *scheduler.waiting)],
         )
-
-
-_PHASES = {Phase.WAITING: "waiting", Phase.PREFILLING: "prefill", Phase.DECODING: "decode"}
-
-
-def _state(sequence: Sequence, now: float) -> m.RequestState:
-    return m.RequestState(
-        request_id=sequence.request_id,
-        phase=_PHASES.get(sequence.phase, "finished"),
-        prompt_tokens=len(sequence.prompt_ids),
-        done_tokens=sequence.prefilled,
-        completion_tokens=len(sequence.output_ids),
-        age_s=now - sequence.arrived_at,
-        cached_tokens=sequence.cached,
-    )

@@ -46,20 +46,19 @@ def test_linux_reads_available_total_and_swap(tmp_path: Path) -> None:
     )
 
 
-def test_footprint_is_the_proportional_share_with_swap_summed_over_processes(
-    tmp_path: Path,
-) -> None:
+def test_footprint_is_what_only_swapping_could_take_summed_over_processes(tmp_path: Path) -> None:
+    anonymous = "RssAnon: 500 kB\nRssFile: 370 kB\nRssShmem: 30 kB\nVmSwap: 20 kB\n"
     readings = machine(
         tmp_path,
         {
-            "proc/11/smaps_rollup": "0-1 ---p [rollup]\nRss: 900 kB\nPss: 500 kB\nSwapPss: 20 kB\n",
-            "proc/12/status": "Name: x\nVmRSS:   70 kB\nVmSwap:   5 kB\n",
+            "proc/11/status": "Name: x\nVmRSS: 900 kB\n" + anonymous,
+            "proc/12/status": "Name: x\nRssAnon:   70 kB\nVmSwap:   5 kB\n",
         },
     )
-    assert readings.footprint_bytes(11) == 520 * KIB
+    assert readings.footprint_bytes(11) == 550 * KIB
     assert readings.footprint_bytes(12) == 75 * KIB
     assert readings.footprint_bytes(13) == 0
-    assert readings.read([11, 12, 13]).footprint_bytes == 595 * KIB
+    assert readings.read([11, 12, 13]).footprint_bytes == 625 * KIB
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ __all__ = (
     "AbortReply",
     "AbortRequest",
     "ActiveRequest",
+    "AddHostReply",
+    "AddHostRequest",
     "AddKeyReply",
     "AddKeyRequest",
     "AddModelReply",
@@ -27,7 +29,12 @@ __all__ = (
     "CancelReply",
     "CancelRequest",
     "Chat",
+    "CheckHostsReply",
+    "CheckHostsRequest",
     "Choices",
+    "ClusterBase",
+    "ClusterHost",
+    "ClusterStub",
     "ConfigEntry",
     "ConfigReply",
     "Constraint",
@@ -60,9 +67,15 @@ __all__ = (
     "FitModelsRequest",
     "GenerateRequest",
     "GetConfigRequest",
+    "HostCheck",
+    "HostProblem",
+    "HostProblemKind",
     "Image",
     "ImportModelRequest",
     "Infill",
+    "LinkMeasure",
+    "ListHostsReply",
+    "ListHostsRequest",
     "ListKeysReply",
     "ListKeysRequest",
     "ListModelsReply",
@@ -88,11 +101,15 @@ __all__ = (
     "Part",
     "PinModelReply",
     "PinModelRequest",
+    "PlanGroupReply",
+    "PlanGroupRequest",
     "PlanModelReply",
     "PlanModelRequest",
     "Progress",
     "Protocol",
     "PullRequest",
+    "RemoveHostReply",
+    "RemoveHostRequest",
     "RemoveKeyReply",
     "RemoveKeyRequest",
     "RemoveModelReply",
@@ -198,6 +215,22 @@ class FinishedReason(betterproto2.Enum):
     ABORT = 4
 
     ERROR = 5
+
+
+class HostProblemKind(betterproto2.Enum):
+    KIND_UNSPECIFIED = 0
+
+    UNREACHABLE = 1
+
+    SECRET = 2
+
+    VERSION = 3
+
+    MLX_VERSION = 4
+
+    MODEL_MISSING = 5
+
+    SILENT = 6
 
 
 class LoadEventStage(betterproto2.Enum):
@@ -316,6 +349,26 @@ class ActiveRequest(betterproto2.Message):
 
 
 default_message_pool.register_message("swiftlm.v1", "ActiveRequest", ActiveRequest)
+
+
+@dataclass(eq=False, repr=False)
+class AddHostReply(betterproto2.Message):
+    check: "HostCheck | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
+
+    fault: "Fault | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "AddHostReply", AddHostReply)
+
+
+@dataclass(eq=False, repr=False)
+class AddHostRequest(betterproto2.Message):
+    name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    agent: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("swiftlm.v1", "AddHostRequest", AddHostRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -550,11 +603,45 @@ default_message_pool.register_message("swiftlm.v1", "Chat", Chat)
 
 
 @dataclass(eq=False, repr=False)
+class CheckHostsReply(betterproto2.Message):
+    checks: "list[HostCheck]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
+
+    fault: "Fault | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "CheckHostsReply", CheckHostsReply)
+
+
+@dataclass(eq=False, repr=False)
+class CheckHostsRequest(betterproto2.Message):
+    """
+    Without a model those that [model."NAME"] spreads.
+    """
+
+    model: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("swiftlm.v1", "CheckHostsRequest", CheckHostsRequest)
+
+
+@dataclass(eq=False, repr=False)
 class Choices(betterproto2.Message):
     values: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
 
 
 default_message_pool.register_message("swiftlm.v1", "Choices", Choices)
+
+
+@dataclass(eq=False, repr=False)
+class ClusterHost(betterproto2.Message):
+    name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    rank: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
+
+    agent: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("swiftlm.v1", "ClusterHost", ClusterHost)
 
 
 @dataclass(eq=False, repr=False)
@@ -953,8 +1040,6 @@ class EngineStats(betterproto2.Message):
 
     steps: "int" = betterproto2.field(18, betterproto2.TYPE_UINT64)
 
-    active: "list[RequestState]" = betterproto2.field(19, betterproto2.TYPE_MESSAGE, repeated=True)
-
     extra: "str" = betterproto2.field(20, betterproto2.TYPE_STRING)
     """
     JSON: {"measured": {kind of the ledger: bytes}}
@@ -1158,6 +1243,50 @@ default_message_pool.register_message("swiftlm.v1", "GetConfigRequest", GetConfi
 
 
 @dataclass(eq=False, repr=False)
+class HostCheck(betterproto2.Message):
+    host: "ClusterHost | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
+
+    problems: "list[HostProblem]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
+
+    version: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+
+    mlx_version: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+
+    device: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+
+    memory_bytes: "int" = betterproto2.field(6, betterproto2.TYPE_UINT64)
+
+    free_bytes: "int" = betterproto2.field(7, betterproto2.TYPE_UINT64)
+    """
+    that could be had now without swapping
+    """
+
+    link: "LinkMeasure | None" = betterproto2.field(8, betterproto2.TYPE_MESSAGE, optional=True)
+
+    models: "list[str]" = betterproto2.field(9, betterproto2.TYPE_STRING, repeated=True)
+    """
+    of those asked for, the ones that are here
+    """
+
+
+default_message_pool.register_message("swiftlm.v1", "HostCheck", HostCheck)
+
+
+@dataclass(eq=False, repr=False)
+class HostProblem(betterproto2.Message):
+    kind: "HostProblemKind" = betterproto2.field(
+        1, betterproto2.TYPE_ENUM, default_factory=lambda: HostProblemKind(0)
+    )
+
+    reason: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+    fix: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("swiftlm.v1", "HostProblem", HostProblem)
+
+
+@dataclass(eq=False, repr=False)
 class Image(betterproto2.Message):
     content: "bytes" = betterproto2.field(1, betterproto2.TYPE_BYTES)
 
@@ -1187,6 +1316,53 @@ class Infill(betterproto2.Message):
 
 
 default_message_pool.register_message("swiftlm.v1", "Infill", Infill)
+
+
+@dataclass(eq=False, repr=False)
+class LinkMeasure(betterproto2.Message):
+    """
+    Over TCP, as often as `rounds`.
+    """
+
+    rounds: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
+
+    bytes_s_low: "float" = betterproto2.field(2, betterproto2.TYPE_DOUBLE)
+
+    bytes_s_median: "float" = betterproto2.field(3, betterproto2.TYPE_DOUBLE)
+
+    bytes_s_high: "float" = betterproto2.field(4, betterproto2.TYPE_DOUBLE)
+
+    delay_s_low: "float" = betterproto2.field(5, betterproto2.TYPE_DOUBLE)
+    """
+    one way
+    """
+
+    delay_s_median: "float" = betterproto2.field(6, betterproto2.TYPE_DOUBLE)
+
+    delay_s_high: "float" = betterproto2.field(7, betterproto2.TYPE_DOUBLE)
+
+
+default_message_pool.register_message("swiftlm.v1", "LinkMeasure", LinkMeasure)
+
+
+@dataclass(eq=False, repr=False)
+class ListHostsReply(betterproto2.Message):
+    hosts: "list[ClusterHost]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
+
+    address: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+    secret_path: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("swiftlm.v1", "ListHostsReply", ListHostsReply)
+
+
+@dataclass(eq=False, repr=False)
+class ListHostsRequest(betterproto2.Message):
+    pass
+
+
+default_message_pool.register_message("swiftlm.v1", "ListHostsRequest", ListHostsRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -1852,6 +2028,28 @@ default_message_pool.register_message("swiftlm.v1", "PinModelRequest", PinModelR
 
 
 @dataclass(eq=False, repr=False)
+class PlanGroupReply(betterproto2.Message):
+    plan: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    left_out: "list[HostCheck]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
+
+    fault: "Fault | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "PlanGroupReply", PlanGroupReply)
+
+
+@dataclass(eq=False, repr=False)
+class PlanGroupRequest(betterproto2.Message):
+    model: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    options: "LoadOptions | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "PlanGroupRequest", PlanGroupRequest)
+
+
+@dataclass(eq=False, repr=False)
 class PlanModelReply(betterproto2.Message):
     plan: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
@@ -1893,6 +2091,22 @@ class PullRequest(betterproto2.Message):
 
 
 default_message_pool.register_message("swiftlm.v1", "PullRequest", PullRequest)
+
+
+@dataclass(eq=False, repr=False)
+class RemoveHostReply(betterproto2.Message):
+    fault: "Fault | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "RemoveHostReply", RemoveHostReply)
+
+
+@dataclass(eq=False, repr=False)
+class RemoveHostRequest(betterproto2.Message):
+    name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("swiftlm.v1", "RemoveHostRequest", RemoveHostRequest)
 
 
 @dataclass(eq=False, repr=False)
@@ -2791,6 +3005,105 @@ class AdminStub(betterproto2_grpclib.ServiceStub):
         )
 
 
+class ClusterStub(betterproto2_grpclib.ServiceStub):
+    """
+    One model over several machines: the hosts of [cluster], and what a model would take of each.
+    """
+
+    async def list(
+        self,
+        message: "ListHostsRequest | None" = None,
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "ListHostsReply":
+
+        if message is None:
+            message = ListHostsRequest()
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Cluster/List",
+            message,
+            ListHostsReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def add(
+        self,
+        message: "AddHostRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "AddHostReply":
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Cluster/Add",
+            message,
+            AddHostReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def remove(
+        self,
+        message: "RemoveHostRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "RemoveHostReply":
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Cluster/Remove",
+            message,
+            RemoveHostReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def check(
+        self,
+        message: "CheckHostsRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "CheckHostsReply":
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Cluster/Check",
+            message,
+            CheckHostsReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def plan(
+        self,
+        message: "PlanGroupRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "PlanGroupReply":
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Cluster/Plan",
+            message,
+            PlanGroupReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+
 class EngineStub(betterproto2_grpclib.ServiceStub):
     async def load(
         self,
@@ -3612,6 +3925,106 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 RemoveKeyRequest,
                 RemoveKeyReply,
+            ),
+        }
+
+
+class ClusterBase(betterproto2_grpclib.ServiceBase):
+    """
+    One model over several machines: the hosts of [cluster], and what a model would take of each.
+    """
+
+    async def list(self, message: "ListHostsRequest") -> "ListHostsReply":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def add(self, message: "AddHostRequest") -> "AddHostReply":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def remove(self, message: "RemoveHostRequest") -> "RemoveHostReply":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def check(self, message: "CheckHostsRequest") -> "CheckHostsReply":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def plan(self, message: "PlanGroupRequest") -> "PlanGroupReply":
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
+    async def __rpc_list(
+        self, stream: "grpclib.server.Stream[ListHostsRequest, ListHostsReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.list(request)
+        await stream.send_message(response)
+
+    async def __rpc_add(
+        self, stream: "grpclib.server.Stream[AddHostRequest, AddHostReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.add(request)
+        await stream.send_message(response)
+
+    async def __rpc_remove(
+        self, stream: "grpclib.server.Stream[RemoveHostRequest, RemoveHostReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.remove(request)
+        await stream.send_message(response)
+
+    async def __rpc_check(
+        self, stream: "grpclib.server.Stream[CheckHostsRequest, CheckHostsReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.check(request)
+        await stream.send_message(response)
+
+    async def __rpc_plan(
+        self, stream: "grpclib.server.Stream[PlanGroupRequest, PlanGroupReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.plan(request)
+        await stream.send_message(response)
+
+    def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
+        return {
+            "/swiftlm.v1.Cluster/List": grpclib.const.Handler(
+                self.__rpc_list,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                ListHostsRequest,
+                ListHostsReply,
+            ),
+            "/swiftlm.v1.Cluster/Add": grpclib.const.Handler(
+                self.__rpc_add,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                AddHostRequest,
+                AddHostReply,
+            ),
+            "/swiftlm.v1.Cluster/Remove": grpclib.const.Handler(
+                self.__rpc_remove,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                RemoveHostRequest,
+                RemoveHostReply,
+            ),
+            "/swiftlm.v1.Cluster/Check": grpclib.const.Handler(
+                self.__rpc_check,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                CheckHostsRequest,
+                CheckHostsReply,
+            ),
+            "/swiftlm.v1.Cluster/Plan": grpclib.const.Handler(
+                self.__rpc_plan,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                PlanGroupRequest,
+                PlanGroupReply,
             ),
         }
 
