@@ -8,6 +8,8 @@ import importlib
 import time
 from pathlib import Path
 
+from bench.options import OPTIONS
+
 NAMES = (
     "decode",
     "serving",
@@ -19,16 +21,23 @@ NAMES = (
     "planning",
     "calibration",
     "idle_sockets",
+    "gguf_text",
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
+    parser.add_argument("--model", type=Path, help="a folder; SmolLM2-135M, dense, if not given")
+    parser.add_argument(
+        "--tokens", type=int, help="per answer, in most benchmarks"
+    )
     parser.add_argument("--out", type=Path, default=Path(".cache/bench"))
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(NAMES):
         parser.error(f"unknown benchmark {', '.join(sorted(unknown))}")
+    OPTIONS.model = arguments.model and arguments.model.resolve()
+    OPTIONS.num_tokens = arguments.tokens
     for name in arguments.names or NAMES:
         started = time.monotonic()
         report = asyncio.run(importlib.import_module(f"bench.{name}").run())

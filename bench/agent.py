@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from bench.client import Message, chat, session
-from bench.models import smollm2_dense
+from bench.options import OPTIONS
 from bench.servers import Server, ours
 from bench.table import Report
 
@@ -18,7 +18,7 @@ SYSTEM = "You are a coding agent with tools. " + " ".join(
 
 
 async def run() -> Report:
-    folder = smollm2_dense()
+    folder = OPTIONS.folder
     report = Report("agent", ["turn", "prompt", "cached", "prefilled", "first token s"])
     home = Path(tempfile.mkdtemp(prefix="sb", dir="/tmp"))
     with ours(folder, home) as server:

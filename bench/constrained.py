@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from bench.client import chat, session
-from bench.models import smollm2_dense
+from bench.options import OPTIONS
 from bench.servers import ours
 from bench.table import Figure, Report, ratio
 
@@ -14,8 +14,13 @@ NUM_TOKENS = 48
 SCHEMA = {
     "type": "object",
     "properties": {
-        "title": {"type": "string"},
-        "notes": {"type": "array", "items": {"type": "string"}, "minItems": 6},
+        "title": {"type": "string", "maxLength": 60},
+        "notes": {
+            "type": "array",
+            "items": {"type": "string", "maxLength": 80},
+            "minItems": 6,
+            "maxItems": 8,
+        },
     },
     "required": ["title", "notes"],
     "additionalProperties": False,
@@ -30,19 +35,17 @@ async def run() -> Report:
         "type": "json_schema",
         "json_schema": {"name": "fox", "strict": True, "schema": SCHEMA},
     }
-    with ours(smollm2_dense()) as server:
+    with ours(OPTIONS.folder) as server:
         async with session() as http:
             for _ in range(RUNS):
-                fields = {"max_tokens": NUM_TOKENS}
+                fields = {"max_tokens": OPTIONS.num_tokens or NUM_TOKENS}
                 answer = await chat(
                     http, server, QUESTION, **fields, response_format=response_format
                 )
                 bound.append(answer.decode_tokens_per_s)
                 plain = await chat(http, server, QUESTION, **fields, ignore_eos=True)
                 free.append(plain.decode_tokens_per_s)
-            whole = await chat(
-                http, server, QUESTION, max_tokens=400, response_format=response_format
-            )
+            whole = await chat(http, server, QUESTION, response_format=response_format)
     try:
         json.loads(whole.text)
         report.notes.append("a whole answer parses")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from bench.client import chat, session
-from bench.models import smollm2_dense
+from bench.options import OPTIONS
 from bench.servers import ours
 from bench.table import Figure, Report, ratio
 
@@ -26,12 +28,13 @@ tokenizer._eos_token_ids = set()
 print("ready", flush=True)
 for line in sys.stdin:
     started = time.perf_counter()
-    first = None
-    for n, _ in enumerate(stream_generate(model, tokenizer, prompt, max_tokens=int(line))):
+    first, text = None, ""
+    for n, part in enumerate(stream_generate(model, tokenizer, prompt, max_tokens=int(line))):
+        text += part.text
         if first is None:
             first = time.perf_counter() - started
     total = time.perf_counter() - started
-    print(json.dumps({"first_s": first, "rate": n / (total - first)}), flush=True)
+    print(json.dumps({"first_s": first, "rate": n / (total - first), "text": text}), flush=True)
 """
 
 
@@ -48,9 +51,9 @@ class Loop:
         )
         self._read()
 
-    def run(self) -> dict[str, float]:
+    def run(self) -> dict[str, Any]:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{NUM_TOKENS}\n")
+        self._process.stdin.write(f"{OPTIONS.num_tokens or NUM_TOKENS}\n")
         self._process.stdin.flush()
         return json.loads(self._read())
 
@@ -64,7 +67,7 @@ class Loop:
 
 
 async def run() -> Report:
-    folder = smollm2_dense()
+    folder = OPTIONS.folder
     report = Report("decode", ["", "swiftlm (HTTP stream)", "mlx_lm stream_generate", "ratio"])
     loop = Loop(folder)
     our_rates, loop_rates, our_first, loop_first = [], [], [], []
@@ -75,7 +78,7 @@ async def run() -> Report:
                     http,
                     server,
                     [{"role": "user", "content": QUESTION}],
-                    max_tokens=NUM_TOKENS,
+                    max_tokens=OPTIONS.num_tokens or NUM_TOKENS,
                     ignore_eos=True,
                 )
                 peer = loop.run()
@@ -84,6 +87,9 @@ async def run() -> Report:
                 loop_rates.append(peer["rate"])
                 loop_first.append(peer["first_s"] * 1000)
     loop.close()
+    pairs = zip(answer.text, peer["text"], strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    report.notes.append(f"{same} of {len(answer.text)} characters are mlx-lm's")
     mine, theirs = Figure(tuple(our_rates), "tok/s"), Figure(tuple(loop_rates), "tok/s")
     report.add("decode", mine, theirs, ratio(mine, theirs), swiftlm=mine, mlx_lm=theirs)
     mine, theirs = Figure(tuple(our_first), "ms"), Figure(tuple(loop_first), "ms")

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from bench.client import Answer, chat, session
-from bench.models import smollm2_dense
+from bench.options import OPTIONS
 from bench.servers import Server, mlx_lm_server, ours
 from bench.table import Figure, Report
 
@@ -15,7 +15,7 @@ NUM_WORDS = 1700  # of about 4.5 tokens: the model's context is 8192
 
 
 async def run() -> Report:
-    folder = smollm2_dense()
+    folder = OPTIONS.folder
     columns = ["server", "long prompt", "short alone s", "short behind s", "ratio", "long took s"]
     report = Report("overtake", columns)
     async with session() as http:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from enum import StrEnum
 
-from bench.client import Answer, chat, session
-from bench.models import smollm2_dense
+import aiohttp
+
+from bench.client import Message, chat, session
+from bench.options import OPTIONS
 from bench.servers import Server, mlx_lm_server, ours
 from bench.table import Figure, Report, ratio
 
@@ -17,45 +20,61 @@ SHARED = "You are a careful assistant who answers in one short sentence. " * 12
 TOPICS = ("rain", "iron", "moss", "salt", "wind", "clay", "rust", "snow")
 
 
+class Prefix(StrEnum):
+    """What the prompts of one burst have in common."""
+
+    NONE = ""
+    KNOWN = ", shared prefix"  # the same in every round: both servers have it after the first
+    NEW = ", new shared prefix"  # as agents start that were handed the same task together
+
+
 async def run() -> Report:
-    folder = smollm2_dense()
     report = Report("serving", ["clients", "swiftlm tok/s", "mlx_lm.server tok/s", "ratio"])
-    with ours(folder) as mine, mlx_lm_server(folder) as theirs:
+    with ours(OPTIONS.folder) as mine, mlx_lm_server(OPTIONS.folder) as theirs:
         async with session() as http:
-            for shared in (False, True):
+            for prefix in Prefix:
                 for width in WIDTHS:
-                    await _compare(report, http, mine, theirs, width, shared)
+                    await _compare(report, http, (mine, theirs), width, prefix)
     return report
 
 
-async def _compare(report, http, mine: Server, theirs: Server, width: int, shared: bool) -> None:
-    rates: dict[str, list[float]] = {mine.name: [], theirs.name: []}
+async def _compare(
+    report: Report,
+    http: aiohttp.ClientSession,
+    servers: tuple[Server, Server],
+    width: int,
+    prefix: Prefix,
+) -> None:
+    rates: dict[str, list[float]] = {server.name: [] for server in servers}
     for number in range(ROUNDS):
-        for server in (mine, theirs) if number % 2 == 0 else (theirs, mine):
-            rates[server.name].append(await _burst(http, server, width, shared, number))
-    ours_rate = Figure(tuple(rates[mine.name]))
-    peer_rate = Figure(tuple(rates[theirs.name]))
-    label = f"{width}, shared prefix" if shared else str(width)
-    report.add(label, ours_rate, peer_rate, ratio(ours_rate, peer_rate))
-    report.figures |= {
-        f"{label} swiftlm": list(ours_rate.values),
-        f"{label} peer": list(peer_rate.values),
-    }
+        for server in servers if number % 2 == 0 else reversed(servers):
+            rates[server.name].append(await _burst(http, server, width, prefix, number))
+    mine, theirs = (Figure(tuple(rates[server.name])) for server in servers)
+    label = f"{width}{prefix}"
+    report.add(label, mine, theirs, ratio(mine, theirs))
+    report.figures |= {f"{label} swiftlm": list(mine.values), f"{label} peer": list(theirs.values)}
 
 
-async def _burst(http, server: Server, width: int, shared: bool, number: int) -> float:
+async def _burst(
+    http: aiohttp.ClientSession, server: Server, width: int, prefix: Prefix, number: int
+) -> float:
     """Aggregate tokens per second of `width` clients that ask at once."""
     started = time.perf_counter()
+    prompts = [_prompt(client, width, prefix, number) for client in range(width)]
+    num_tokens = OPTIONS.num_tokens or NUM_TOKENS
     answers = await asyncio.gather(
-        *(_question(http, server, i, shared, number) for i in range(width))
+        *(chat(http, server, prompt, max_tokens=num_tokens) for prompt in prompts)
     )
     return sum(a.num_tokens for a in answers) / (time.perf_counter() - started)
 
 
-async def _question(http, server: Server, client: int, shared: bool, number: int) -> Answer:
+def _prompt(client: int, width: int, prefix: Prefix, number: int) -> list[Message]:
     topic = TOPICS[client % len(TOPICS)]
     question = f"Round {number}, client {client}: what is {topic}?"
-    messages = [{"role": "user", "content": question}]
-    if shared:
+    messages: list[Message] = [{"role": "user", "content": question}]
+    if prefix is Prefix.KNOWN:
         messages.insert(0, {"role": "system", "content": SHARED})
-    return await chat(http, server, messages, max_tokens=NUM_TOKENS)
+    if prefix is Prefix.NEW:
+        system = f"Task {number} of {width} clients. {SHARED}"
+        messages.insert(0, {"role": "system", "content": system})
+    return messages
