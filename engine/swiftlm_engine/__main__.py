@@ -51,6 +51,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--group", type=Path, help="lead the ranks that this file names")
     parser.add_argument("--rank", type=int, default=0, help="as which to follow")
     parser.add_argument("--secret-file", type=Path, help="the group's secret")
+    parser.add_argument("--folder", type=Path, help="the model's, if not where the leader has it")
     parser.add_argument("--parent", type=int, default=0, help="exit when this process is gone")
     parser.add_argument("--log-level", default="info")
     return parser.parse_args()
@@ -65,7 +66,7 @@ def _follow(arguments: argparse.Namespace) -> None:
         logging.shutdown()
         os._exit(EngineExit.RANK_LOST)
 
-    invitation = Invitation(arguments.join, arguments.rank, arguments.secret_file)
+    invitation = Invitation(arguments.join, arguments.rank, arguments.secret_file, arguments.folder)
     try:
         follow(invitation, version(), end)
     except Exception as error:

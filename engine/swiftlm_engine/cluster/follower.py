@@ -26,11 +26,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """Where the leader waits, and as whom to come."""
+    """Where the leader waits, and as whom to come; `folder` is where the model is on this host,
+    if that is not where the leader has it."""
 
     leader: str  # host:port
     rank: int
     secret_file: Path
+    folder: Path | None = None
 
 
 def follow(invitation: Invitation, version: str, end: Callable[[str], None]) -> None:
@@ -47,7 +49,7 @@ def follow(invitation: Invitation, version: str, end: Callable[[str], None]) -> 
     steps: queue.SimpleQueue[Message] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(link, steps, end), daemon=True).start()
     threading.Thread(target=_beat, args=(link, lost_after_s / BEATS, end), daemon=True).start()
-    mirror = _load(link, steps, invitation.rank)
+    mirror = _load(link, steps, invitation)
     while True:
         take_step(mirror, steps.get())
 
@@ -94,13 +96,15 @@ def _beat(link: Link, every_s: float, end: Callable[[str], None]) -> None:
         end(f"the leader {error}")
 
 
-def _load(link: Link, steps: queue.SimpleQueue[Message], rank: int) -> Mirror:
+def _load(link: Link, steps: queue.SimpleQueue[Message], invitation: Invitation) -> Mirror:
     """Answers each of the leader's questions, with what is wrong if something is."""
     from mlx_lm.models.cache import make_prompt_cache
 
     from swiftlm_engine.loader import load_weights
 
-    asked = steps.get()
+    rank, asked = invitation.rank, steps.get()
+    if invitation.folder is not None:
+        asked["folder"] = str(invitation.folder)
     link.send(_check(asked))
     steps.get()  # every rank has found its files in order
     before = open_sockets()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 LOCAL = frozenset({"localhost", "127.0.0.1"})
@@ -16,12 +17,18 @@ class GroupRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`hosts[0]` is the leader's own. `address` is where the others reach it."""
+    """`hosts[0]` is the leader's own. `address` is where the others reach it.
+
+    `agents` says where the hosts that lend themselves listen; the others are reached by ssh. They
+    look for the model by its fingerprint.
+    """
 
     hosts: tuple[str, ...]
     secret_file: Path
     address: str = "127.0.0.1"
     lost_after_s: float = 10.0
+    agents: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: str = ""
 
     @property
     def size(self) -> int:
@@ -37,8 +44,10 @@ def read_group(path: Path) -> Group:
             Path(fields["secret_file"]),
             str(fields.get("address", "127.0.0.1")),
             float(fields.get("lost_after_s", 10.0)),
+            {str(host): str(agent) for host, agent in fields.get("agents", {}).items()},
+            str(fields.get("fingerprint", "")),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise GroupRefused(f"group file {path} cannot be read: {error!r}") from error
     _check(group)
     return group
@@ -52,8 +61,13 @@ def _check(group: Group) -> None:
     remote = [host for host in group.hosts if host not in LOCAL]
     if any(host.startswith("-") or not host.strip() for host in remote):
         raise GroupRefused(f"not host names: {remote}")
-    if bool(remote) == (group.address in LOCAL):
+    outside = [host for host in remote if not _on_loopback(group.agents.get(host, ""))]
+    if bool(outside) == (group.address in LOCAL):
         raise GroupRefused(
             f"address {group.address} does not suit the hosts {list(group.hosts)}: an address of "
             "this machine's network for remote hosts, loopback for none"
         )
+
+
+def _on_loopback(agent: str) -> bool:
+    return agent.rpartition(":")[0] in LOCAL

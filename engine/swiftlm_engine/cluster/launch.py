@@ -1,4 +1,4 @@
-"""Starts a follower: a child process here, or one through ssh on another host."""
+"""Starts a follower: a child process here, or one that stands for it on another host."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from swiftlm_engine.cluster.group import LOCAL
+from swiftlm_engine.cluster.group import LOCAL, Group
+from swiftlm_engine.cluster.hire import hire_command
 
 # ssh must fail rather than ask, and notice a dead network by itself.
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
@@ -24,7 +25,12 @@ def follower_command(host: str, leader: str, rank: int, secret_file: Path) -> li
     return [*SSH, "--", host, shlex.join(engine)]
 
 
-def start_follower(host: str, leader: str, rank: int, secret_file: Path) -> subprocess.Popen[bytes]:
-    """Its output goes where this process's does."""
-    command = follower_command(host, leader, rank, secret_file)
+def start_follower(group: Group, rank: int, leader: str, version: str) -> subprocess.Popen[bytes]:
+    """Its output goes where this process's does; that of one on an agent's host stays there."""
+    host = group.hosts[rank]
+    if agent := group.agents.get(host):
+        asked = {"leader": leader, "rank": rank, "fingerprint": group.fingerprint}
+        command = hire_command(agent, {**asked, "version": version}, group.secret_file)
+    else:
+        command = follower_command(host, leader, rank, group.secret_file)
     return subprocess.Popen(command, stdin=subprocess.DEVNULL)

@@ -166,8 +166,8 @@ def gather(group: Group, version: str) -> Leader:
         secret = read_secret(group.secret_file)
         with socket.create_server((group.address, 0)) as listener:
             address = f"{group.address}:{listener.getsockname()[1]}"
-            for rank, host in enumerate(group.hosts[1:], start=1):
-                children.append(start_follower(host, address, rank, group.secret_file))
+            for rank in range(1, group.size):
+                children.append(start_follower(group, rank, address, version))
             while len(followers) < group.size - 1:
                 follower = _accept(listener, children, secret, group, version)
                 if follower is not None and follower.rank not in {f.rank for f in followers}:
