@@ -50,8 +50,8 @@ async def _measure(report: Report, name: str, folder: Path, num_tokens: int) -> 
     pairs = zip(speeds[True], speeds[False], strict=True)
     ratios = {False: "1", True: Figure(tuple(held / plain for held, plain in pairs), "x")}
     for idle in (False, True):
-        speed, cost = Figure(tuple(speeds[idle])), Figure(tuple(costs[idle]), "ms")
-        report.add(name, IDLE * idle, speed, cost, ratios[idle])
+        shown = Figure(tuple(speeds[idle])), Figure(tuple(costs[idle]), "ms")
+        report.add(name, IDLE * idle, *shown, ratios[idle])
 
 
 async def _idle(server: Server) -> list[asyncio.StreamWriter]:

@@ -78,7 +78,7 @@ class Operation:
 
 def routes(service: m.AdminBase | m.StoreBase) -> Iterable[Route]:
     for path, handler in service.__mapping__().items():
-        name = re.sub(r"(?<!^)(?=[A-Z])", "_", path.rpartition("/")[2]).lower()
+        name = operation_name(path)
         if name in _NOT_HERE:
             continue
         operation = Operation(
@@ -87,8 +87,19 @@ def routes(service: m.AdminBase | m.StoreBase) -> Iterable[Route]:
             streams=handler.cardinality.server_streaming,
         )
         yield Route(
-            "POST", f"/api/{name}", f"api_{name}", operation.answer, f"For the web page: {name}"
+            "POST",
+            f"/api/{name}",
+            f"api_{name}",
+            operation.answer,
+            f"For the web page: {name}",
+            message=operation.request_type,
+            streams=operation.streams,
         )
+
+
+def operation_name(path: str) -> str:
+    """`load_model` of `/swiftlm.v1.Admin/LoadModel`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", path.rpartition("/")[2]).lower()
 
 
 def refuse_foreign_pages(request: web.BaseRequest) -> None:

@@ -25,7 +25,7 @@ from swiftlmd.http.images import ImageLoader
 from swiftlmd.http.kept_answers import KeptAnswers
 from swiftlmd.http.limits import Gate
 from swiftlmd.http.metrics import Metrics
-from swiftlmd.http.openapi import openapi
+from swiftlmd.http.openapi import ROUTE_TABLE, openapi
 from swiftlmd.http.options import HttpOptions
 from swiftlmd.http.pairing import Pairing
 from swiftlmd.http.parts import GUARD, PARTS, RECORD, Parts, Record
@@ -41,6 +41,25 @@ access_log = logging.getLogger("swiftlmd.access")
 _QUIET_ROUTES = frozenset({"health", "ready", "metrics", "root", "models", "model", "web"})
 
 OPENAPI = Route("GET", "/openapi.json", "openapi", openapi, "This interface, as OpenAPI")
+_PAGE = (
+    Route(
+        "GET",
+        "/sw.js",
+        "web_worker",
+        companion.at_the_root,
+        "Keeps the page for when the service is away",
+        media="text/javascript",
+    ),
+    Route(
+        "GET",
+        "/manifest.webmanifest",
+        "web_manifest",
+        companion.at_the_root,
+        "What makes the page installable",
+        media="application/manifest+json",
+    ),
+    Route("GET", "/web/{name:.+}", "web", companion.static, "Files of the page", media="*/*"),
+)
 
 
 def make_app(
@@ -77,10 +96,8 @@ def make_app(
 
     app.on_cleanup.append(close)
     app.on_response_prepare.append(_mark)
-    operations = [route for service in (admin, store) if service for route in api.routes(service)]
-    if admin is not None and options.web:
-        operations += Pairing(admin).routes()
-    for route in (*ROUTES, OPENAPI, *operations):
+    app[ROUTE_TABLE] = _routes(options, admin, store)
+    for route in app[ROUTE_TABLE]:
         # GET also answers HEAD: agents ask `HEAD /` whether anybody is there.
         add = (
             app.router.add_get
@@ -88,9 +105,16 @@ def make_app(
             else partial(app.router.add_route, route.method)
         )
         add(route.path, route.handler, name=route.name)
-    if options.web:
-        companion.add_routes(app)
     return app
+
+
+def _routes(
+    options: HttpOptions, admin: m.AdminBase | None, store: m.StoreBase | None
+) -> tuple[Route, ...]:
+    operations = [route for service in (admin, store) if service for route in api.routes(service)]
+    if admin is not None and options.web:
+        operations += Pairing(admin).routes()
+    return (*ROUTES, OPENAPI, *operations, *(_PAGE if options.web else ()))
 
 
 def make_runner(app: web.Application) -> web.AppRunner:

@@ -1,4 +1,4 @@
-"""`/openapi.json`: the OpenAPI document, made from the route table and the request models."""
+"""`/openapi.json`: the OpenAPI document, made from the route table and what its bodies are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 from aiohttp import web
 from pydantic.json_schema import models_json_schema
 
-from swiftlmd.http.routes import ROUTES, Route
+from swiftlmd.http.message_schema import schemas
+from swiftlmd.http.routes import Route
 from swiftlmd.http.shapes import dumps
 
 _REF = "#/components/schemas/{model}"
@@ -42,9 +43,12 @@ _STATUSES = {
 
 Json = dict[str, Any]  # Any: JSON
 
+ROUTE_TABLE: web.AppKey[tuple[Route, ...]] = web.AppKey("route_table")
+
 
 async def openapi(request: web.Request) -> web.Response:
-    return web.json_response(document(ROUTES), dumps=dumps)
+    routes = request.app[ROUTE_TABLE]
+    return web.json_response(document(routes), dumps=dumps)
 
 
 def document(routes: Iterable[Route]) -> Json:
@@ -52,9 +56,14 @@ def document(routes: Iterable[Route]) -> Json:
     bodies = {route.body for route in routes if route.body is not None}
     inputs = sorted(((b, "validation") for b in bodies), key=lambda pair: pair[0].__name__)
     names, definitions = models_json_schema(inputs, ref_template=_REF)  # type: ignore[arg-type]
+    messages = schemas({route.message for route in routes if route.message is not None}, _REF)
     paths: dict[str, Json] = {}
     for route in routes:
-        schema = names[(route.body, "validation")] if route.body is not None else None
+        schema: Json | None = None
+        if route.body is not None:
+            schema = names[(route.body, "validation")]
+        elif route.message is not None:
+            schema = {"$ref": _REF.format(model=route.message.__name__)}
         path = re.sub(r"\{(\w+):[^}]*\}", r"{\1}", route.path)
         paths.setdefault(path, {})[route.method.lower()] = _operation(route, schema)
     return {
@@ -62,7 +71,7 @@ def document(routes: Iterable[Route]) -> Json:
         "info": {"title": "swiftlm", "version": "1", "summary": "A local LLM service."},
         "paths": paths,
         "components": {
-            "schemas": {**definitions.get("$defs", {}), "Error": _ERROR},
+            "schemas": {**messages, **definitions.get("$defs", {}), "Error": _ERROR},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -93,8 +102,7 @@ def _operation(route: Route, schema: Json | None) -> Json:
 
 
 def _answer(route: Route) -> Json:
-    media = "text/plain" if route.name == "metrics" else "application/json"
-    content: Json = {media: {}}
+    content: Json = {route.media: {}}
     if route.streams:
         content["text/event-stream"] = {}
     return {"description": "Done", "content": content}

@@ -8,7 +8,6 @@ and for five minutes, only the newest counts, and guesses are few.
 from __future__ import annotations
 
 import hmac
-import json
 import secrets
 import socket
 import time
@@ -21,14 +20,19 @@ from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.http.api import refuse_foreign_pages
 from swiftlmd.http.errors import invalid
-from swiftlmd.http.limits import read_body
 from swiftlmd.http.parts import GUARD, PARTS
 from swiftlmd.http.routes import Route
+from swiftlmd.http.schema import Body
 from swiftlmd.http.shapes import dumps
 
 OFFER_S = 300.0
 _TRIES, _TRIES_S = 10, 60.0
 _MAX_NAME = 40
+
+
+class PairRequest(Body):
+    token: str
+    name: str  # of the device, for the list of keys
 
 
 class Offers:
@@ -76,7 +80,8 @@ class Pairing:
 
     def routes(self) -> Iterator[Route]:
         yield Route("POST", "/api/pair_offer", "api_pair_offer", self.offer, "A token to pair with")
-        yield Route("POST", "/pair", "pair", self.pair, "Exchange a pairing token for a key")
+        summary = "Exchange a pairing token for a key"
+        yield Route("POST", "/pair", "pair", self.pair, summary, PairRequest)
 
     async def offer(self, request: web.Request) -> web.Response:
         refuse_foreign_pages(request)
@@ -92,8 +97,9 @@ class Pairing:
 
     async def pair(self, request: web.Request) -> web.Response:
         refuse_foreign_pages(request)
-        token, name = _parsed(await read_body(request, request.app[PARTS].options))
-        self._offers.take(token)
+        body = await request.app[PARTS].bodies.read(request, PairRequest)
+        name = _shown(body.name)
+        self._offers.take(body.token)
         added = await self._admin.add_key(m.AddKeyRequest(name=name))
         if added.fault is not None:
             raise from_fault(added.fault)
@@ -110,13 +116,8 @@ def lan_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def _parsed(raw: bytes) -> tuple[str, str]:
-    try:
-        given = json.loads(raw)
-        token, name = given["token"], given["name"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise invalid('send {"token": TOKEN, "name": NAME OF THE DEVICE}') from None
-    if not isinstance(token, str) or not isinstance(name, str) or not name.strip():
-        raise invalid("token and name must be text", "name")
-    printable = "".join(c for c in name if c.isprintable())
-    return token, printable.strip()[:_MAX_NAME]
+def _shown(name: str) -> str:
+    shown = "".join(c for c in name if c.isprintable()).strip()[:_MAX_NAME]
+    if not shown:
+        raise invalid("name: the device needs a name", "name")
+    return shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import betterproto2
 from aiohttp import web
 
 from swiftlmd.http import (
@@ -33,14 +34,16 @@ class Route:
     handler: Handler
     summary: str
     body: type[Body] | None = None
+    message: type[betterproto2.Message] | None = None  # what the body is where it is no `Body`
     streams: bool = False
+    media: str = "application/json"  # of an answer that is not streamed
 
 
 ROUTES = (
     Route("GET", "/", "root", health.root, "Who answers here"),
     Route("GET", "/health", "health", health.health, "Whether the service is alive"),
     Route("GET", "/ready", "ready", health.ready, "Whether it accepts requests"),
-    Route("GET", "/metrics", "metrics", health.metrics, "Prometheus metrics"),
+    Route("GET", "/metrics", "metrics", health.metrics, "Prometheus metrics", media="text/plain"),
     Route("GET", "/v1/models", "models", models.list_models, "The models of this machine"),
     Route("GET", "/v1/models/{id:.+}", "model", models.get_model, "One model"),
     Route(

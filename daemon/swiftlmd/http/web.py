@@ -55,12 +55,6 @@ async def at_the_root(request: web.Request) -> web.Response:
     return _answer(request, request.path.removeprefix("/"))
 
 
-def add_routes(app: web.Application) -> None:
-    app.router.add_get("/sw.js", at_the_root, name="web_worker")
-    app.router.add_get("/manifest.webmanifest", at_the_root, name="web_manifest")
-    app.router.add_get("/web/{name:.+}", static, name="web")
-
-
 def _answer(request: web.BaseRequest, name: str) -> web.Response:
     known = _files().get(name)
     if known is None:
