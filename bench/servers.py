@@ -40,7 +40,8 @@ def ours(folder: Path, home: Path | None = None, **settings: object) -> Iterator
         model.symlink_to(folder)
     port = _free_port()
     options = {"http_port": port, "models_default": "bench", "models_preload": "bench", **settings}
-    environ = {**os.environ, "SWIFTLM_HOME": str(root), "PYTHONPATH": ROOMS}
+    rooms = os.pathsep.join([ROOMS, os.environ.get("PYTHONPATH", "")])
+    environ = {**os.environ, "SWIFTLM_HOME": str(root), "PYTHONPATH": rooms}
     environ |= {f"SWIFTLM_{key.upper()}": str(value) for key, value in options.items()}
     command = [sys.executable, "-m", "swiftlmd", "serve"]
     with _running(command, environ, root / "bench-output") as process:
