@@ -28,6 +28,8 @@ from swiftlmd.admission import Admission
 from swiftlmd.breaker import HEALTHY_AFTER_S, Breaker
 from swiftlmd.calibration import CalibrationDesk, CalibrationStore, Calibrator
 from swiftlmd.clock import Clock, SystemClock
+from swiftlmd.cluster.secret import secret_file
+from swiftlmd.cluster.service import ClusterService
 from swiftlmd.config.live import Changes, LiveConfiguration
 from swiftlmd.config.load import ConfigError
 from swiftlmd.config.settings import Settings
@@ -198,7 +200,7 @@ class Daemon:
         """Listens on both sockets; they are released, connections first, when the stack closes."""
         given = self._given
         admin, store = self._administration(), self._store_service()
-        server = OwnerOnlyServer([admin, store])
+        server = OwnerOnlyServer([admin, store, self._cluster_service()])
         await server.serve_on(given.admin)
         sockets.push_async_callback(_close, server)
         options = http_options(self._settings())
@@ -281,6 +283,17 @@ class Daemon:
                 raise ServiceError(Kind.INVALID, str(error)) from error
 
         return StoreService(self._store, basis, self._service.list_models)
+
+    def _cluster_service(self) -> ClusterService:
+        return ClusterService(
+            configuration=self._configuration,
+            store=self._store,
+            named=self._service.named,
+            residency=self._residency,
+            machine=self._machine,
+            secret_file=secret_file(self._given.paths),
+            took_over=self._took_over,
+        )
 
     def _chores(self, runner: web.AppRunner) -> Iterator[Coroutine[None, None, None]]:
         clock = self._clock

@@ -27,6 +27,7 @@ from swiftlmd import logs
 from swiftlmd.activation import inherited_socket
 from swiftlmd.admin_socket import NotOurs, SocketInUse, bound_socket, private_folder
 from swiftlmd.breaker import Breaker
+from swiftlmd.cluster import join as join_command
 from swiftlmd.config import command as config_command
 from swiftlmd.config.live import LiveConfiguration
 from swiftlmd.config.load import ConfigError, Configuration, load
@@ -54,6 +55,8 @@ def run(argv: Sequence[str]) -> int:
         return self_check(locate())
     if arguments.command == "config":
         return config_command.run(arguments, locate().config_file, os.environ)
+    if arguments.command == "join":
+        return join_command.run(arguments, locate())
     flags = {key: text for key in OPTIONS if (text := getattr(arguments, key)) is not None}
     return serve(locate(), flags, engine_command())
 
@@ -178,6 +181,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("selfcheck", help="see whether this installation can run, and exit")
     config_command.add_arguments(
         commands.add_parser("config", help="show or change the configuration")
+    )
+    join_command.add_arguments(
+        commands.add_parser("join", help="lend this machine to the group that another leads")
     )
     serving = commands.add_parser("serve", help="run in the foreground")
     for option in OPTIONS.values():

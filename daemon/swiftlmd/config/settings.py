@@ -236,19 +236,18 @@ class Settings:
     cluster_hosts: tuple[str, ...] = _option(
         _LIST,
         (),
-        "Hosts of a group, one per rank: `localhost` first, the others as ssh knows them.",
-        needs_restart=True,
+        "Hosts of a group, one per rank: `localhost` first, then names of `agents` or of ssh.",
     )
-    cluster_address: str = _option(
-        _TEXT, "127.0.0.1", "Where remote hosts reach this machine.", needs_restart=True
+    cluster_agents: Mapping[str, str] = _option(
+        _TABLE, {}, "Where a host's `swiftlmd join` listens, as `HOST:PORT`; the others use ssh."
     )
+    cluster_address: str = _option(_TEXT, "127.0.0.1", "Where remote hosts reach this machine.")
     cluster_lost_after: float = _option(
         _DURATION,
         10.0,
         "Silence after which a rank is lost and its group ends.",
         minimum=1,
         maximum=3600,
-        needs_restart=True,
     )
 
     calibration_auto: bool = _option(_SWITCH, True, "Measure a model when the machine is idle.")

@@ -151,10 +151,11 @@ def _layer_bytes(facts: ModelFacts, request: PlanRequest) -> list[int]:
 def _room(facts: ModelFacts, request: PlanRequest, host: GroupHost) -> int:
     """What the host can give to layers: its tightest limit, less what every rank holds."""
     least = replace(request, context=request.context or MIN_CONTEXT, parallel=1)
-    plan = _rank_plan(facts, least, host, Share(Split.PIPELINE, range(1)))
-    beside = -_layer_bytes(facts, request)[0]
+    own = 0 if host.link is None else 1  # the first layer's rank is the leader's
+    plan = _rank_plan(facts, least, host, Share(Split.PIPELINE, range(own, own + 1)))
+    layer = _layer_bytes(facts, request)[own]
     return min(
-        limit.bytes - plan.need.counted_by(limit) - beside
+        limit.bytes - (plan.need.counted_by(limit) - layer)
         for limit in plan.limits
         if limit.covers is not Covers.BUFFER
     )

@@ -1,7 +1,8 @@
 """The facts of what one rank of a group holds, so that its plan is made like any other.
 
 A pipeline's rank holds some layers whole, a tensor-parallel one an equal part of each. What
-belongs to no layer (embedding, head, norms) is priced on every rank: an upper bound for some.
+belongs to no layer (embedding, head, last norm) is on every tensor-parallel rank, and of a pipeline
+on the first, which leads.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ class Share:
     split: Split
     layers: range
     parts: int = 1
+
+    @property
+    def ends(self) -> bool:
+        """Whether the rank holds what belongs to no layer."""
+        return self.split is Split.TENSOR or self.layers.start == 0
 
 
 def share_facts(facts: ModelFacts, share: Share) -> ModelFacts:
@@ -71,8 +77,8 @@ def _weights(weights: Weights, share: Share) -> Weights:
         weights.parts[Part.DENSE],
         _less(sum(weights.layers, Amount()), sum(routed.values(), Amount())),
     )
-    parts = dict(weights.parts)
-    parts[Part.DENSE] = outside + _less(held, in_experts)
+    parts = dict(weights.parts) if share.ends else dict.fromkeys(weights.parts, Amount())
+    parts[Part.DENSE] = _less(held, in_experts) + (outside if share.ends else Amount())
     parts[Part.EXPERTS] = in_experts
     return replace(
         weights,

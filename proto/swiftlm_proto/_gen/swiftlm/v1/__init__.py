@@ -1894,6 +1894,16 @@ class ModelStatus(betterproto2.Message):
     JSON of the plan it was loaded by
     """
 
+    tools: "bool" = betterproto2.field(23, betterproto2.TYPE_BOOL)
+    """
+    its chat template takes tools
+    """
+
+    licence: "str" = betterproto2.field(24, betterproto2.TYPE_STRING)
+    """
+    as its makers state it; empty = they do not
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "ModelStatus", ModelStatus)
 

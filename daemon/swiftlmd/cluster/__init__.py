@@ -1,0 +1,1 @@
+"""The hosts of a group: kept in the configuration, looked at over their agents, lent by `join`."""

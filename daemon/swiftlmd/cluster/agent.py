@@ -1,0 +1,146 @@
+"""The agent of a host that lends itself to a group: it answers the group's leader, and nobody else.
+
+A visitor proves first that it holds the group's secret. It may then ask what this host is and has,
+measure the link, and have a rank started; nothing else, and no path or command comes over the wire.
+A rank ends with the connection that asked for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
+from swiftlm_proto.version import version
+from swiftlmd.cluster.link_speed import echo
+from swiftlmd.cluster.report import HostReport, to_message
+from swiftlmd.engines.process import MAX_LOG_BYTES, shorten
+
+log = logging.getLogger(__name__)
+
+MAX_VISITORS = 8
+IDLE_S = 60.0
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """What this host answers with; `models` maps fingerprints to folders, read anew each time."""
+
+    secret_file: Path
+    logs: Path
+    report: Callable[[], HostReport]
+    models: Callable[[], Mapping[str, Path]]
+    engine_command: Sequence[str]
+    engine_environment: Mapping[str, str]
+
+
+class Agent:
+    """Blocking: `serve` accepts until the listener is closed; each visitor has a thread."""
+
+    def __init__(self, lent: Lent) -> None:
+        self._lent = lent
+        self._seats = threading.BoundedSemaphore(MAX_VISITORS)
+
+    def serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, (host, *_) = listener.accept()
+            except OSError:
+                return
+            if not self._seats.acquire(blocking=False):
+                connection.close()
+                continue
+            threading.Thread(target=self._receive, args=(connection, host), daemon=True).start()
+
+    def _receive(self, connection: socket.socket, host: str) -> None:
+        """Root of a visitor's thread."""
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.settimeout(GREETING_S)
+            with Link(connection) as link:
+                # Read anew for each: a secret that was copied here later counts at once.
+                link.greet_visitor(read_secret(self._lent.secret_file))
+                link.set_timeout(IDLE_S)
+                self._answer(link, connection)
+        except LinkLost as error:
+            log.info("visitor left host=%s: it %s", host, error)
+        except Exception:
+            log.exception("visitor failed host=%s", host)
+        finally:
+            self._seats.release()
+
+    def _answer(self, link: Link, connection: socket.socket) -> None:
+        while True:
+            asked = link.receive()
+            match asked.get("do"):
+                case "report":
+                    link.send(to_message(self._lent.report()))
+                case "find":
+                    link.send({"found": self._found(asked)})
+                case "echo":
+                    echo(link, int(asked.get("rounds", 0)))
+                case "start":
+                    return self._lend(link, connection, asked)
+                case unknown:
+                    raise LinkLost(f"asked '{unknown}', which this version does not know")
+
+    def _found(self, asked: Message) -> list[str]:
+        wanted = asked.get("fingerprints")
+        return sorted(set(self._lent.models()) & set(wanted if isinstance(wanted, list) else ()))
+
+    def _lend(self, link: Link, connection: socket.socket, asked: Message) -> None:
+        """One rank, until it ends or the leader goes."""
+        if asked.get("version") != version():
+            fault = f"it runs {version()}, its leader {asked.get('version')}; install one version"
+            return link.send({"fault": fault})
+        folder = self._lent.models().get(str(asked.get("fingerprint")))
+        if folder is None:
+            return link.send({"fault": "the model's files are not there"})
+        rank = int(asked["rank"])
+        child = self._start(str(asked["leader"]), rank, folder)
+        log.info("rank %d started pid=%d leader=%s", rank, child.pid, asked["leader"])
+        try:
+            link.send({"started": child.pid})
+            _await_end(child, connection)
+        finally:
+            child.kill()
+            code = child.wait()
+            log.info("rank %d ended pid=%d code=%d", rank, child.pid, code)
+        link.send({"ended": code})
+
+    def _start(self, leader: str, rank: int, folder: Path) -> subprocess.Popen[bytes]:
+        output = self._lent.logs / f"engine-rank-{rank}.log"
+        output.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        shorten(output, MAX_LOG_BYTES)
+        command = [
+            *self._lent.engine_command,
+            *("--join", leader, "--rank", str(rank), "--folder", str(folder)),
+            *("--secret-file", str(self._lent.secret_file), "--parent", str(os.getpid())),
+        ]
+        with open(output, "ab", opener=_private) as file:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env=dict(self._lent.engine_environment),
+            )
+
+
+def _await_end(child: subprocess.Popen[bytes], connection: socket.socket) -> None:
+    """Returns when the process ended, or the other end of the connection did."""
+    while child.poll() is None:
+        if select.select([connection], [], [], _POLL_S)[0]:
+            return  # the leader says nothing more: this is its end
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,119 @@
+"""What is wrong with a host, and what its owner can do: one look over its agent, nothing loaded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from swiftlm_engine.cluster.link import LinkLost, Stranger
+from swiftlm_proto import messages as m
+from swiftlmd.cluster.hosts import Host
+from swiftlmd.cluster.link_speed import LinkMeasure
+from swiftlmd.cluster.report import HostReport
+from swiftlmd.cluster.visit import Unreachable, Visit, visiting
+
+Kind = m.HostProblemKind
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    kind: m.HostProblemKind
+    reason: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One host as it was found. Without a report it could not be asked; this machine has no link.
+
+    `address` is this machine's, as the host reaches it.
+    """
+
+    host: Host
+    problems: tuple[Problem, ...] = ()
+    report: HostReport | None = None
+    link: LinkMeasure | None = None
+    models: frozenset[str] = frozenset()
+    address: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """It could hold a share, once the model's files are there."""
+        return all(problem.kind is Kind.MODEL_MISSING for problem in self.problems)
+
+
+class Examiner:
+    """Blocking, and safe to call for several hosts at once."""
+
+    def __init__(self, secret_file: Path, own_report: Callable[[], HostReport]) -> None:
+        self._secret_file = secret_file
+        self._own_report = own_report
+        self._measuring = threading.Lock()  # two transfers at once would measure each other
+
+    def examine(self, host: Host, models: Mapping[str, str], *, measure: bool = True) -> Check:
+        """`models`: name to fingerprint, of what should be there."""
+        if host.here:
+            return Check(host, report=self._own_report(), models=frozenset(models))
+        if not host.agent:
+            return Check(host, (_no_agent(host),))
+        try:
+            with visiting(host.agent, self._secret_file) as visit:
+                return self._look(host, visit, models, measure)
+        except LinkLost as error:
+            return Check(host, (self._lost(host, error),))
+
+    def _look(self, host: Host, visit: Visit, models: Mapping[str, str], measure: bool) -> Check:
+        report = visit.report()
+        found = visit.found(list(models.values())) if models else frozenset()
+        link = None
+        if measure:
+            with self._measuring:
+                link = visit.measure()
+        here = frozenset(name for name, mark in models.items() if mark in found)
+        problems = [*_version_problems(host, report, self._own_report())]
+        problems += [_missing(host, name) for name in models if name not in here]
+        return Check(host, tuple(problems), report, link, here, visit.own_host)
+
+    def _lost(self, host: Host, error: LinkLost) -> Problem:
+        if isinstance(error, Unreachable):
+            fix = f"on {host.name}: `swiftlmd join --listen {host.agent}`"
+            return Problem(Kind.UNREACHABLE, str(error), fix)
+        if isinstance(error, Stranger):
+            fix = f"copy {self._secret_file} to the same file on {host.name}, mode 0600"
+            return Problem(Kind.SECRET, "it has another secret than this machine", fix)
+        if not self._secret_file.exists():
+            fix = f"`swiftlmctl cluster add {host.name} --agent {host.agent}` makes it"
+            return Problem(Kind.SECRET, "this machine has no secret for its group yet", fix)
+        fix = f"look at what `swiftlmd join` says on {host.name}, and start it again"
+        return Problem(Kind.SILENT, f"it {error}", fix)
+
+
+def _no_agent(host: Host) -> Problem:
+    return Problem(
+        Kind.UNREACHABLE,
+        "it is started through ssh and has no agent to ask",
+        f"on {host.name}: `swiftlmd join --listen ADDRESS`; here: `swiftlmctl cluster remove "
+        f"{host.name}`, then `swiftlmctl cluster add {host.name} --agent ADDRESS`",
+    )
+
+
+def _version_problems(host: Host, report: HostReport, own: HostReport) -> list[Problem]:
+    found = []
+    for kind, name, theirs, ours in (
+        (Kind.VERSION, "swiftlm", report.version, own.version),
+        (Kind.MLX_VERSION, "MLX", report.mlx_version, own.mlx_version),
+    ):
+        if theirs != ours:
+            fix = f"install one version on both, then start `swiftlmd join` on {host.name} again"
+            found.append(Problem(kind, f"it has {name} {theirs}, this machine {ours}", fix))
+    return found
+
+
+def _missing(host: Host, model: str) -> Problem:
+    return Problem(
+        Kind.MODEL_MISSING,
+        f"the files of '{model}' are not there, or are not the same",
+        f"on {host.name}: `swiftlmctl pull {model}`, or copy the model's folder",
+    )

@@ -1,0 +1,117 @@
+"""`swiftlmd join`: this machine lends itself to the group of another, until it is stopped.
+
+It listens where it is told and nowhere else; beyond loopback only with the group's secret at hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from swiftlm_engine.brain.facts import ModelFilesError, read_model
+from swiftlm_engine.cluster.link import LinkLost, read_secret
+from swiftlm_proto.exit_codes import DaemonExit
+from swiftlm_proto.paths import Paths
+from swiftlm_proto.version import version
+from swiftlmd.cluster.agent import Agent, Lent
+from swiftlmd.cluster.hosts import DEFAULT_PORT, with_port
+from swiftlmd.cluster.report import HostReport, mlx_version, own_report
+from swiftlmd.cluster.secret import secret_file
+from swiftlmd.config.load import ConfigError, load
+from swiftlmd.config.settings import Settings
+from swiftlmd.engines.environment import engine_environment
+from swiftlmd.engines.process import engine_command
+from swiftlmd.faults import ServiceError
+from swiftlmd.instance import PortBusy, bind_port
+from swiftlmd.machine import has_cuda_mlx
+from swiftlmd.memory import machine_limits, system_device, system_readings
+from swiftlmd.store.options import from_settings
+from swiftlmd.store.records import Records
+from swiftlmd.store.shelf import Shelf
+
+log = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        default=f"127.0.0.1:{DEFAULT_PORT}",
+        help="address of this machine at which the group's leader reaches it (%(default)s)",
+    )
+
+
+def run(arguments: argparse.Namespace, paths: Paths) -> int:
+    os.umask(0o077)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    try:
+        host, _, port = with_port(arguments.listen).rpartition(":")
+        read_secret(secret_file(paths))
+        settings = load(paths.config_file, os.environ, {}).settings
+        listener = bind_port(host.strip("[]"), int(port))
+    except LinkLost as error:
+        return _refused(f"{error}; copy it from the machine that leads the group")
+    except (ServiceError, ConfigError, PortBusy, OSError) as error:
+        return _refused(str(error))
+    listener.setblocking(True)
+    log.info(
+        "lent to a group version=%s mlx=%s listen=%s", version(), mlx_version(), arguments.listen
+    )
+    _serve(listener, Agent(lent(paths, settings, os.environ)))
+    return DaemonExit.STAY_DOWN
+
+
+def lent(paths: Paths, settings: Settings, environ: Mapping[str, str]) -> Lent:
+    """What this installation has to lend."""
+    readings, device = system_readings(), system_device(cuda=has_cuda_mlx())
+    options = from_settings(settings, environ, Path.home())
+    shelf = Shelf(paths.models, options, Records(paths.state / "store"))
+
+    def report() -> HostReport:
+        return own_report(machine_limits(readings.read(()), device))
+
+    return Lent(
+        secret_file=secret_file(paths),
+        logs=paths.logs,
+        report=report,
+        models=lambda: fingerprints(shelf),
+        engine_command=engine_command(),
+        engine_environment=engine_environment(environ, settings.engine_environment),
+    )
+
+
+def fingerprints(shelf: Shelf) -> dict[str, Path]:
+    """Every whole model here, by what tells it from others."""
+    found = {}
+    for model in shelf.models():
+        if not model.ready:
+            continue
+        try:
+            found[read_model(model.path).fingerprint] = model.path
+        except (ModelFilesError, OSError) as error:
+            log.warning("model '%s' cannot be lent: %s", model.name, error)
+    return found
+
+
+def _serve(listener: socket.socket, agent: Agent) -> None:
+    """Until SIGTERM or SIGINT; ranks end with this process, by `--parent`."""
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    threading.Thread(target=agent.serve, args=(listener,), daemon=True).start()
+    stopped.wait()
+    listener.close()
+
+
+def _refused(reason: str) -> int:
+    print(f"swiftlmd: {reason}", file=sys.stderr)
+    return DaemonExit.BAD_CONFIG

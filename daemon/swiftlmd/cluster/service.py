@@ -1,0 +1,176 @@
+"""The Cluster service of admin.proto: the hosts of a group, and what a model would take of them.
+
+Faults travel inside the reply, as in the Admin service beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+from swiftlm_engine.brain.facts import ModelFacts, ModelFilesError, read_model
+from swiftlm_engine.brain.plan import (
+    BadPlanRequest,
+    GroupHost,
+    MachineLimits,
+    group_report,
+    make_group_plan,
+)
+from swiftlm_proto import messages as m
+from swiftlmd.cluster.checks import Check, Examiner
+from swiftlmd.cluster.hosts import Host, Hosts
+from swiftlmd.cluster.report import HostReport, own_report
+from swiftlmd.cluster.secret import keep_secret
+from swiftlmd.cluster.wire import check_message, host_message
+from swiftlmd.config.live import Changes, LiveConfiguration
+from swiftlmd.config.load import ConfigError
+from swiftlmd.faults import Kind, ModelNotFound, ServiceError
+from swiftlmd.machine import Machine
+from swiftlmd.options import options_over
+from swiftlmd.planning import plan_request
+from swiftlmd.residency import Residency
+from swiftlmd.store import ModelStore
+
+
+class ClusterService(m.ClusterBase):
+    """`named` resolves a model's name as every other verb does."""
+
+    def __init__(
+        self,
+        *,
+        configuration: LiveConfiguration,
+        store: ModelStore,
+        named: Callable[[str], Awaitable[str]],
+        residency: Residency,
+        machine: Machine,
+        secret_file: Path,
+        took_over: Callable[[Changes], None],
+    ) -> None:
+        self._configuration = configuration
+        self._hosts = Hosts(configuration)
+        self._changing = asyncio.Lock()  # guards read, change and write of `[cluster]`
+        self._store = store
+        self._named = named
+        self._residency = residency
+        self._machine = machine
+        self._examiner = Examiner(secret_file, self._own_report)
+        self._secret_file = secret_file
+        self._took_over = took_over
+
+    async def list(self, message: m.ListHostsRequest) -> m.ListHostsReply:
+        return m.ListHostsReply(
+            hosts=[host_message(host) for host in self._hosts.listed()],
+            address=self._configuration.settings.cluster_address,
+            secret_path=str(self._secret_file) if self._secret_file.exists() else "",
+        )
+
+    async def add(self, message: m.AddHostRequest) -> m.AddHostReply:
+        try:
+            async with self._changing:
+                host = self._hosts.proposed(message.name, message.agent)
+                await asyncio.to_thread(keep_secret, self._secret_file)
+                check = await asyncio.to_thread(self._examiner.examine, host, {})
+                if not check.usable:
+                    return m.AddHostReply(check=check_message(check))
+                changes = await asyncio.to_thread(self._hosts.add, host, check.address)
+        except (ServiceError, ConfigError, OSError) as error:
+            return m.AddHostReply(fault=_fault(error))
+        self._took_over(changes)
+        return m.AddHostReply(check=check_message(check))
+
+    async def remove(self, message: m.RemoveHostRequest) -> m.RemoveHostReply:
+        try:
+            async with self._changing:
+                changes = await asyncio.to_thread(self._hosts.remove, message.name)
+        except (ServiceError, ConfigError) as error:
+            return m.RemoveHostReply(fault=_fault(error))
+        self._took_over(changes)
+        return m.RemoveHostReply()
+
+    async def check(self, message: m.CheckHostsRequest) -> m.CheckHostsReply:
+        try:
+            models = await self._fingerprints(message.model)
+        except ServiceError as error:
+            return m.CheckHostsReply(fault=error.to_fault())
+        checks = await self._examine(self._hosts.listed(), models)
+        return m.CheckHostsReply(checks=[check_message(check) for check in checks])
+
+    async def plan(self, message: m.PlanGroupRequest) -> m.PlanGroupReply:
+        try:
+            name = await self._named(message.model)
+            facts = await self._facts(name)
+            settings = options_over(self._configuration.settings.for_model(name), message.options)
+            limits = await self._limits(name)
+            checks = await self._examine(_machines(self._hosts.listed()), {name: facts.fingerprint})
+            hosts = [host for check in checks if (host := _group_host(check, limits))]
+            plan = await asyncio.to_thread(
+                make_group_plan, facts, plan_request(settings, limits), hosts
+            )
+        except BadPlanRequest as error:
+            return m.PlanGroupReply(fault=m.Fault(kind=Kind.INVALID, message=str(error)))
+        except ServiceError as error:
+            return m.PlanGroupReply(fault=error.to_fault())
+        return m.PlanGroupReply(
+            plan=json.dumps({"model": name, **group_report(plan)}),
+            left_out=[check_message(check) for check in checks if check.problems],
+        )
+
+    async def _examine(self, hosts: Sequence[Host], models: Mapping[str, str]) -> Sequence[Check]:
+        look = (asyncio.to_thread(self._examiner.examine, host, models) for host in hosts)
+        return await asyncio.gather(*look)
+
+    async def _fingerprints(self, model: str) -> dict[str, str]:
+        """Of the model asked for, or of those that the configuration spreads and that are here."""
+        if model:
+            name = await self._named(model)
+            return {name: (await self._facts(name)).fingerprint}
+        tables = self._configuration.settings.model
+        spread = {name for name, table in tables.items() if table.get("cluster")}
+        stored = [found for found in await self._store.list() if found.name in spread]
+        return {found.name: (await _read(found.path)).fingerprint for found in stored}
+
+    async def _limits(self, name: str) -> MachineLimits:
+        """This machine's, for a model that is to be loaded beside those that are."""
+        held = self._residency.held_bytes
+        return await asyncio.to_thread(
+            self._machine.limits,
+            committed_bytes=held(besides=name),
+            returning_bytes=held(only=name),
+        )
+
+    def _own_report(self) -> HostReport:
+        return own_report(self._machine.limits(committed_bytes=0, returning_bytes=0))
+
+    async def _facts(self, name: str) -> ModelFacts:
+        stored = await self._store.find(name)
+        if stored is None:
+            raise ModelNotFound(name, [model.name for model in await self._store.list()])
+        return await _read(stored.path)
+
+
+async def _read(folder: Path) -> ModelFacts:
+    try:
+        return await asyncio.to_thread(read_model, folder)
+    except ModelFilesError as error:
+        raise ServiceError(Kind.MODEL_BROKEN, str(error)) from error
+
+
+def _machines(hosts: Sequence[Host]) -> list[Host]:
+    """A machine that holds two ranks has its memory once."""
+    return list({host.name: host for host in reversed(hosts)}.values())[::-1]
+
+
+def _group_host(check: Check, own: MachineLimits) -> GroupHost | None:
+    if check.host.here:
+        return GroupHost("this machine", own)
+    if not check.usable or check.report is None or check.link is None:
+        return None
+    return GroupHost(check.host.name, check.report.machine, check.link.speed)
+
+
+def _fault(error: ServiceError | ConfigError | OSError) -> m.Fault:
+    if isinstance(error, ServiceError):
+        return error.to_fault()
+    return m.Fault(kind=Kind.INVALID, message=str(error))
