@@ -15,7 +15,7 @@ test: setup lint types
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: locks/dev.txt pyproject.toml scripts/setup.sh
+$(VENV)/.ready: locks/dev.txt locks/vision.txt pyproject.toml scripts/setup.sh
 	sh scripts/setup.sh $(VENV)
 	@touch $@
 

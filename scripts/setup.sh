@@ -34,3 +34,4 @@ system_packages
 [ -x "$venv/bin/python" ] || "$(python_for_venv)" -m venv "$venv"
 echo "installing locked packages into $venv"
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes -r locks/dev.txt
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile --require-hashes --no-deps -r locks/vision.txt

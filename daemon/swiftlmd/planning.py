@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Protocol
 
+from swiftlm_engine.brain import vision
 from swiftlm_engine.brain.facts import ModelFacts, ModelFilesError, read_model
 from swiftlm_engine.brain.plan import (
     Accelerator,
@@ -176,6 +177,7 @@ def plan_request(settings: Settings, limits: MachineLimits, *, force: bool = Fal
         prefix_cache_bytes=size_bytes(settings.engine_prefix_cache, ram),
         prefix_disk=prefix_disk_bytes(settings) > 0,
         buffer_cache_bytes=size_bytes(settings.engine_buffer_cache, ram),
+        images=vision.is_installed() and not settings.engine_cluster,
         wire=settings.engine_wire == "auto",
         force=force,
     )

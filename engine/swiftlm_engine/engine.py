@@ -103,6 +103,7 @@ class Engine:
             raise EngineFault(FaultKind.BUSY, message, retry_after_s=wait) from full
         self.counters.requests += 1
         self.runner.set_salt(job.request_id, None if job.no_cache else job.cache_salt.encode())
+        self.runner.set_images(job.request_id, prepared.prompt.images)
         for choice in choices:
             self._choices[choice.sequence.key] = choice
 

@@ -15,6 +15,7 @@ from swiftlm_engine.generation import EngineFault, FaultKind, GenerateJob, Infil
 from swiftlm_engine.sampling.settings import BadSampling, SamplingSettings
 from swiftlm_engine.text.messages import Chat
 from swiftlm_engine.text.template import RenderedPrompt
+from swiftlm_engine.vision.prompt import PromptImages
 
 RenderChat = Callable[[GenerateJob, Chat], "Rendered"]
 Constrain = Callable[[GenerateJob, RenderedPrompt | None], tuple[TokenConstraint | None, ...]]
@@ -30,6 +31,7 @@ class Rendered:
     token_ids: list[int]
     boundaries: tuple[int, ...] = ()
     chat: RenderedPrompt | None = None
+    images: PromptImages | None = None
 
     @property
     def thinking_open(self) -> bool:

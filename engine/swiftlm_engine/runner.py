@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Sequence_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
@@ -21,6 +21,10 @@ from swiftlm_engine.decode_batch import DecodeBatch, Row, RowToken
 from swiftlm_engine.prefix.cache import Match, Miss, PrefixCache, Search
 from swiftlm_engine.row_caches import Caches
 from swiftlm_engine.speculation.speculator import Speculator
+from swiftlm_engine.vision.prompt import PromptImages
+
+if TYPE_CHECKING:  # at run time only where the extra `vision` is
+    from swiftlm_engine.vision.reader import ImageReader
 
 # Decoding clients wait that long at most for files of somebody else's prefix.
 READ_SLICE_S = 0.1
@@ -41,6 +45,7 @@ class Runner:
         stream: Any,
         speculator: Speculator | None = None,
         peers: Peers = ALONE,
+        images: ImageReader | None = None,
     ) -> None:
         self._model = model
         self._peers = peers
@@ -49,6 +54,8 @@ class Runner:
         self._prefix = prefix
         self._prefilling: dict[tuple[str, int], Caches] = {}
         self._salts: dict[str, bytes | None] = {}  # None: keeps out of the prefix cache
+        self.images = images
+        self._prompt_images: dict[str, PromptImages] = {}  # of the requests that have any
         self._speculator = speculator
         self._searches: dict[tuple[str, int], Search] = {}  # prefixes that are being read from disk
         self.batch = DecodeBatch(model, stream, speculator, peers)
@@ -80,6 +87,10 @@ class Runner:
         # What one rank stored or evicted, the others would have to: a group keeps no prefixes.
         self._salts[request_id] = None if self.is_split else salt
 
+    def set_images(self, request_id: str, images: PromptImages | None) -> None:
+        if images is not None:
+            self._prompt_images[request_id] = images
+
     def open(self, sequence: Sequence) -> int | None:
         """Gives a sequence its caches; returns how many prompt tokens a prefix hit spares.
 
@@ -101,7 +112,7 @@ class Runner:
         """One slice of looking for a prefix: files are read for `READ_SLICE_S` at most."""
         search = self._searches.pop(sequence.key, None)
         if search is None:
-            search = self._prefix.search(sequence.prefill_ids, salt)
+            search = self._prefix.search(self._cache_ids(sequence, sequence.prefill_ids), salt)
         until = time.perf_counter() + READ_SLICE_S
         try:
             while next(search) and time.perf_counter() < until:
@@ -141,6 +152,8 @@ class Runner:
         """Plain KV of a short history: joining and parting copy it."""
         if self.is_split:
             return False  # other ranks mirror one prompt at a time
+        if self._images_of(chunk) is not None:
+            return False
         caches = self._prefilling[chunk.sequence.key]
         plain = all(type(cache) is KVCache for cache in caches)
         return plain and chunk.is_short and chunk.start <= SHARE_UP_TO_TOKENS
@@ -172,7 +185,12 @@ class Runner:
         ids = chunk_ids(chunk)
         self._peers.prefill(chunk.sequence.key, ids)
         with mx.stream(self._stream):
-            self._model(mx.array([ids], dtype=mx.int32), cache=caches)
+            images = self._images_of(chunk)
+            if images is None or self.images is None:
+                self._model(mx.array([ids], dtype=mx.int32), cache=caches)
+            else:
+                rows = self.images.embed(ids, chunk.start, images)
+                self._model(mx.array([ids], dtype=mx.int32), cache=caches, input_embeddings=rows)
             mx.eval([c.state for c in caches])
         if chunk.start + chunk.count == chunk.sequence.num_prefill > CLEAR_ABOVE_TOKENS:
             mx.clear_cache()  # its scratch is larger than anything decode asks for
@@ -205,7 +223,7 @@ class Runner:
             if sequence.output_ids:
                 cached_ids = sequence.prompt_ids + sequence.output_ids
             if cached_ids:
-                self._prefix.store(cached_ids, caches, Kind.TURN, salt)
+                self._prefix.store(self._cache_ids(sequence, cached_ids), caches, Kind.TURN, salt)
         self.notes.pop(sequence.key, None)
 
     def preempt(self, sequence: Sequence) -> None:
@@ -221,10 +239,12 @@ class Runner:
         caches = self.batch.preempt(row)
         salt = self._salts.get(sequence.request_id, b"")
         if salt is not None:
-            self._prefix.store(sequence.prefill_ids, caches, Kind.TURN, salt)
+            ids = self._cache_ids(sequence, sequence.prefill_ids)
+            self._prefix.store(ids, caches, Kind.TURN, salt)
 
     def forget_request(self, request_id: str) -> None:
         self._salts.pop(request_id, None)
+        self._prompt_images.pop(request_id, None)
 
     def reset(self) -> None:
         """Drops every open sequence (a step broke)."""
@@ -262,7 +282,20 @@ class Runner:
         first_of_several = len(wanted) > 1 and position == wanted[0]
         kind = Kind.SYSTEM if first_of_several else Kind.PROMPT
         caches = self._prefilling[sequence.key]
-        self._prefix.store(sequence.prompt_ids[:position], caches, kind, salt)
+        ids = self._cache_ids(sequence, sequence.prompt_ids[:position])
+        self._prefix.store(ids, caches, kind, salt)
+
+    def _images_of(self, chunk: Chunk) -> PromptImages | None:
+        """The images of the prompt, if some lie in this part of it."""
+        images = self._prompt_images.get(chunk.sequence.request_id)
+        if images is not None and images.touch(chunk.start, chunk.start + chunk.count):
+            return images
+        return None
+
+    def _cache_ids(self, sequence: Sequence, token_ids: list[int]) -> list[int]:
+        """What the prefix cache knows these tokens by: images by their content."""
+        images = self._prompt_images.get(sequence.request_id)
+        return token_ids if images is None else images.cache_ids(token_ids)
 
 
 def chunk_ids(chunk: Chunk) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,18 @@ from swiftlm_engine.cluster.leader import Leader, Model
 from swiftlm_engine.cluster.peers import ALONE, Peers
 from swiftlm_engine.cluster.refusals import group_options
 from swiftlm_engine.constraining import make_constraints
+from swiftlm_engine.conversation import Conversation
 from swiftlm_engine.device import Device, blas_name, find_device
 from swiftlm_engine.embedder import Embedder
 from swiftlm_engine.engine import Engine
-from swiftlm_engine.generation import EngineFault, Event, FaultKind, GenerateJob, ToolChoice
+from swiftlm_engine.generation import EngineFault, Event, FaultKind
 from swiftlm_engine.kv import KvCaches, choose_caches
 from swiftlm_engine.kv_check import threshold_tokens
 from swiftlm_engine.loader import LoadedWeights, Report, load_weights
 from swiftlm_engine.options import EngineOptions
 from swiftlm_engine.prefix.cache import PrefixCache
 from swiftlm_engine.prefix_tiers import open_prefix_cache
-from swiftlm_engine.prepare import Prepared, Preparer, Rendered
+from swiftlm_engine.prepare import Preparer
 from swiftlm_engine.runner import Runner
 from swiftlm_engine.speculation.choose import choose_speculator
 from swiftlm_engine.speculation.speculator import Speculator
@@ -39,11 +40,9 @@ from swiftlm_engine.streaming.reader import DEFAULT_THREADS, ReadFault
 from swiftlm_engine.streaming.report import NoCache, StreamingReport, StreamMode, StreamOptions
 from swiftlm_engine.streaming.watcher import StreamWatcher
 from swiftlm_engine.text.constraint import ConstraintCompiler
-from swiftlm_engine.text.messages import Chat
 from swiftlm_engine.text.model_text import ModelText
-from swiftlm_engine.text.output import OutputOptions, OutputParser, ToolMode
 from swiftlm_engine.text.reasoning import TAGS
-from swiftlm_engine.text.template import TemplateRefused
+from swiftlm_engine.vision import loading
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +74,7 @@ class ModelFacts:
     fingerprint: str
     notes: tuple[str, ...] = ()
     kv_report: dict[str, object] = field(default_factory=dict)
+    vision: bool = False
 
 
 @dataclass(slots=True)
@@ -164,11 +164,14 @@ def _assemble(
         trimmable=not kv.needs_checkpoints,
     )
     limits = _limits(options, device, parallel, speculator)
-    runner = Runner(weights.model, kv.make, prefix, stream, speculator, peers)
+    refusal = loading.refusal(options.model, kv.facts, is_split=peers is not ALONE)
+    images = None if refusal else loading.load_reader(options.folder, weights)
+    conversation = Conversation(text, images, refusal)
+    runner = Runner(weights.model, kv.make, prefix, stream, speculator, peers, images)
     gate: Gate = BudgetGate(options.kv_budget_bytes) if options.kv_budget_bytes else OpenGate()
     scheduler = Scheduler(limits, time.monotonic, gate, runner.open, kv.price)
     factory = ChoiceFactory(
-        lambda prepared: _parser(text, prepared),
+        conversation.parser,
         text.remember,
         _closing_ids(text, tokenizer),
         text.texts,
@@ -187,10 +190,13 @@ def _assemble(
     engine = Engine(scheduler, runner, factory, emit, kv_budget_bytes=options.kv_budget_bytes)
     preparer = Preparer(
         tokenizer,
-        lambda job, chat: _render(text, job, chat),
+        conversation.render,
         lambda job, prompt: make_constraints(compiler, job, prompt),
         context,
+    if images is None and kv.facts.vision:
+        weights = replace(weights, notes=(*weights.notes, refusal))
         vocab_size,
+    facts = replace(facts, vision=images is not None)
         min(MAX_CHOICES, parallel),
     )
     facts = _facts(options, device, weights, kv, context, vocab_size, limits)
@@ -367,33 +373,3 @@ def _closing_ids(text: ModelText, tokenizer: Any) -> tuple[int, ...]:
         known += [tags for tags in TAGS if tags.closer in vocabulary]
         closing = f"{(known or TAGS)[0].closer}\n\n"
     return tuple(tokenizer.encode(closing, add_special_tokens=False))
-
-
-def _render(text: ModelText, job: GenerateJob, chat: Chat) -> Rendered:
-    try:
-        prompt = text.render(chat)
-    except TemplateRefused as error:
-        raise EngineFault(FaultKind.INVALID, str(error), param="messages") from error
-    return Rendered(list(prompt.token_ids), prompt.boundaries, prompt)
-
-
-def _parser(text: ModelText, prepared: Prepared) -> OutputParser:
-    job = prepared.job
-    tools = job.prompt.tools if isinstance(job.prompt, Chat) else ()
-    options = OutputOptions(
-        stop=job.stop,
-        tools=tools,
-        tool_mode=TOOL_MODES[job.tool_choice],
-        parallel_tool_calls=job.parallel_tool_calls,
-        raw=job.raw_text,
-        thinking_budget=job.thinking_budget,
-    )
-    return text.output(options, prepared.prompt.chat)
-
-
-TOOL_MODES = {
-    ToolChoice.NONE: ToolMode.OFF,
-    ToolChoice.AUTO: ToolMode.AUTO,
-    ToolChoice.REQUIRED: ToolMode.FORCED,
-    ToolChoice.NAMED: ToolMode.FORCED,
-}

@@ -29,6 +29,7 @@ ALLOWED = {
         "numpy",  # the readable side of an MLX array
         "jinja2",  # the errors that chat templates raise
         "llguidance",  # token masks of grammars
+        "PIL",  # pictures, with the extra `vision` (ADR 0004)
         "gguf",  # GGUF import (ADR 0002)
         "grpclib",  # server room only, see SERVER_ONLY
         "betterproto2",

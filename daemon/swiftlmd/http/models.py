@@ -46,7 +46,7 @@ async def get_model(request: web.Request) -> web.Response:
 def _entry(model: m.ModelStatus, created: float) -> dict[str, Any]:
     loaded = model.loaded
     context = loaded.context if loaded is not None else model.context
-    vision = model.vision or bool(loaded and loaded.vision)
+    vision = loaded.vision if loaded is not None else model.vision
     return {
         "id": model.model,
         "object": "model",
@@ -59,6 +59,7 @@ def _entry(model: m.ModelStatus, created: float) -> dict[str, Any]:
         "max_model_len": context or None,
         "max_input_tokens": context or None,
         "input_modalities": ["text", "image"] if vision else ["text"],
+        "vision": vision,
         "output_modalities": ["embedding" if loaded and loaded.embeddings else "text"],
         "state": (m.ModelStatusState(model.state).name or "").lower(),
         "size_bytes": model.size_bytes,

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from swiftlm_engine.brain import vision
 from swiftlm_engine.brain.facts import MissingFile, ModelFacts, ModelFilesError, read_model
 from swiftlmd.store import supported
 
@@ -52,7 +53,7 @@ def inspect(folder: Path, root: Path) -> Inspection:
         model_type=facts.model_type,
         context=facts.max_context or 0,
         quantization=facts.quantisation.describe() if facts.quantisation.default else facts.dtype,
-        vision=facts.vision,
+        vision=facts.reads_images and vision.is_installed(),
         tools=_takes_tools(folder),
     )
 

@@ -19,6 +19,7 @@ class EntryKind(StrEnum):
 
     WEIGHTS = "weights"
     EXPERTS = "experts"
+    IMAGES = "image tower"
     KV = "kv"
     SCRATCH = "scratch"
     PREFIX_CACHE = "prefix cache"

@@ -66,6 +66,7 @@ def loaded_model(facts: ModelFacts) -> m.LoadedModel:
         parallel=facts.parallel,
         prefill_chunk=facts.prefill_chunk,
         fingerprint=facts.fingerprint,
+        vision=facts.vision,
         notes=list(facts.notes),
         kv_report=json.dumps(facts.kv_report),
     )

@@ -29,6 +29,8 @@ def holdings(session: Session) -> str:
         EntryKind.WRITE_BUFFERS: queued,
         EntryKind.PROCESS: max(0, footprint - active - pool - queued),
     }
+    if (images := session.runner.images) is not None:
+        measured[EntryKind.IMAGES] = images.nbytes
     if not experts:
         del measured[EntryKind.EXPERTS]
     return json.dumps({"measured": {kind.value: size for kind, size in measured.items()}})

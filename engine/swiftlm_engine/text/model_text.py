@@ -8,7 +8,7 @@ from swiftlm_engine.text.detokenizer import TokenTexts, bare, special_tokens
 from swiftlm_engine.text.messages import Chat
 from swiftlm_engine.text.output import OutputOptions, OutputParser
 from swiftlm_engine.text.replay import RawCallMemory
-from swiftlm_engine.text.template import ChatTemplate, RenderedPrompt, Replay
+from swiftlm_engine.text.template import ChatTemplate, ImageTexts, RenderedPrompt, Replay
 
 
 class ModelText:
@@ -32,9 +32,9 @@ class ModelText:
         )
         self.texts = TokenTexts(tokenizer, self.format.controls)
 
-    def render(self, chat: Chat) -> RenderedPrompt:
+    def render(self, chat: Chat, images: ImageTexts | None = None) -> RenderedPrompt:
         """Raises TemplateRefused."""
-        return self.template.render(chat)
+        return self.template.render(chat, images)
 
     def output(self, options: OutputOptions, prompt: RenderedPrompt | None = None) -> OutputParser:
         """The parser of one sequence; `prompt` is None where the client sent plain text."""

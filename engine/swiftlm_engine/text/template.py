@@ -49,6 +49,15 @@ class RenderedPrompt:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageTexts:
+    """What stands for the images of a conversation: the n-th `mark` that the template writes
+    becomes the n-th text."""
+
+    mark: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
     """What it takes to put calls back as they were written."""
 
@@ -93,7 +102,7 @@ class ChatTemplate:
     def knows_tools(self) -> bool:
         return not self._renderer.is_jinja or re.search(r"\btools\b", self.source) is not None
 
-    def render(self, chat: Chat) -> RenderedPrompt:
+    def render(self, chat: Chat, images: ImageTexts | None = None) -> RenderedPrompt:
         """Raises TemplateRefused when no way to say the conversation renders."""
         if not self.exists:
             raise TemplateRefused("this model has no chat template; send a plain prompt instead")
@@ -105,6 +114,8 @@ class ChatTemplate:
         drawn = self._first_faithful(chat)
         positions = self._boundaries.find(drawn.text, drawn.turns, _Draw(self._renderer, drawn))
         changes = self._changes(chat, drawn.text)
+        if images is not None:
+            changes = sorted([*changes, *_marks(drawn.text, images)], key=lambda c: c.start)
         encoded = self._encode(apply(drawn.text, changes))
         opening = _opening(drawn, positions)
         return RenderedPrompt(
@@ -140,7 +151,7 @@ class ChatTemplate:
             chat = replace(chat, tools=())
         images = next((i for i, m in enumerate(chat.messages) if m.has_images), None)
         if images is not None and "image" not in self.source:
-            raise TemplateRefused("this model reads no images", images)
+            raise TemplateRefused("this model's chat template has no place for images", images)
         for as_parts in (False, True) if images is None else (True,):
             for turns in variants(given, spell_calls):
                 yield chat, turns, as_parts
@@ -200,6 +211,18 @@ class _Draw:
         """What the text depends on besides the turns."""
         chat = self.drawn.chat
         return repr((chat.tools, chat.enable_thinking, chat.reasoning_effort, chat.template_kwargs))
+
+
+def _marks(text: str, images: ImageTexts) -> list[Splice]:
+    """Raises TemplateRefused where the marks are not those of the images alone."""
+    found = [match.span() for match in re.finditer(re.escape(images.mark), text)]
+    if len(found) != len(images.texts):
+        raise TemplateRefused(
+            f"the prompt has {len(found)} places for {len(images.texts)} images; "
+            f"take '{images.mark}' out of the text"
+        )
+    spans = zip(found, images.texts, strict=True)
+    return [Splice(start, end, new) for (start, end), new in spans]
 
 
 def _token_counts(

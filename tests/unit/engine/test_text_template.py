@@ -103,7 +103,7 @@ def test_a_refusal_names_the_message() -> None:
 
 def test_an_image_for_a_model_without_eyes_is_refused_by_its_index() -> None:
     image = Message("user", (TextPart("see"), ImagePart(b"x", "image/png")))
-    with pytest.raises(TemplateRefused, match=r"messages\[1\].*no images"):
+    with pytest.raises(TemplateRefused, match=r"messages\[1\].*no place for images"):
         render(Chat((say("system", "s"), image)))
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from swiftlm_engine.brain.vision import FAMILIES
+
 from .checkpoint import read_checkpoint
 from .config import Config, read_config
 from .errors import LyingHeader
@@ -45,7 +47,8 @@ class ModelFacts:
     """
 
     path: Path
-    model_type: str
+    model_type: str  # of the language model
+    outer_type: str  # as config.json begins
     dtype: str
     shape: Shape
     layers: tuple[Layer, ...]
@@ -60,6 +63,11 @@ class ModelFacts:
     @property
     def vision(self) -> bool:
         return self.weights.part(Part.VISION) > 0
+
+    @property
+    def reads_images(self) -> bool:
+        """With the extra `vision`; else the tower stays on disk."""
+        return self.vision and self.outer_type in FAMILIES
 
     @property
     def moe(self) -> bool:
@@ -151,6 +159,7 @@ def facts_from(config: Config, tensors: tuple[Tensor, ...]) -> ModelFacts:
     return ModelFacts(
         path=config.path.parent,
         model_type=config.model_type,
+        outer_type=config.root["model_type"],
         dtype=_dtype(config, by_name),
         shape=shape,
         layers=listed.layers,

@@ -206,7 +206,7 @@ def _warnings(plan: Plan, step: Step) -> list[str]:
             f"the caches of {plan.facts.model_type} are priced as plain attention; "
             "the real ones may be smaller"
         )
-    if plan.facts.vision:
+    if plan.facts.vision and not (plan.facts.reads_images and plan.request.images):
         found.append("text only: the image and audio towers are not loaded")
     if plan.strategy is Strategy.PARTITIONED:
         whole = predict(plan.facts, plan.machine.speed, replace(step, cpu_share=0.0))

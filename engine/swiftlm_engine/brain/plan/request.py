@@ -48,6 +48,7 @@ class PlanRequest:
     gpu_layers: int | None = None
     prefix_cache_bytes: int | None = None
     prefix_disk: bool = True
+    images: bool = False  # the extra `vision` is installed: load the tower of a family that we run
     buffer_cache_bytes: int | None = None
     wire: bool = True
     force: bool = False

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from swiftlm_engine.brain.calibration import Record
-from swiftlm_engine.brain.facts import ModelFacts
+from swiftlm_engine.brain.facts import ModelFacts, Part
 from swiftlm_engine.brain.facts.layers import LayerKind
 from swiftlm_engine.brain.ledger import EntryKind
+from swiftlm_engine.brain.vision import FEATURE_BYTES
 
 from .layer_streaming import LayerPlacement
 from .machine import GB, Accelerator, Covers, Limit, MachineLimits
@@ -183,6 +184,10 @@ def _working_terms(
             Term(EntryKind.WRITE_BUFFERS, WRITE_BUFFER_BYTES, Source.POLICY, "SSD tier",
                  Covers.HOST)
         )  # fmt: skip
+    if request.images and facts.reads_images:
+        tower = facts.weights.part(Part.VISION, facts.cast_itemsize(request.dtype))
+        rows.append(Term(EntryKind.IMAGES, tower + FEATURE_BYTES, Source.HEADER,
+                         "and pictures it has read"))  # fmt: skip
     rows.append(_process_term(facts, machine, measured))
     return rows
 

@@ -1,0 +1,1 @@
+"""Images in prompts: from a client's bytes to rows of embeddings that the language model reads."""

@@ -1,0 +1,62 @@
+"""What the families of vision models have in common: fit a picture, and encode it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from PIL import Image
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedPicture:
+    """A picture at the size its model wants, and the text that stands for it in a prompt."""
+
+    pixels: np.ndarray  # (H, W, 3) uint8
+    text: str
+    num_tokens: int
+
+
+class Family(Protocol):
+    """`fit` runs on the tokenizer thread and touches no MLX; `encode` on the MLX thread."""
+
+    mark: str  # what the chat template writes for an image
+    image_token_id: int  # the token that a row of features replaces
+    tower: Tower
+
+    def fit(self, picture: Image.Image) -> FittedPicture: ...
+
+    def encode(self, pixels: mx.array) -> mx.array:
+        """From (1, H, W, 3) in 0..255 to one row per image token (n, D); lazy."""
+
+    def weight_name(self, name: str) -> str:
+        """Where a tensor of a checkpoint belongs in the tower."""
+
+
+class Tower(nn.Module):
+    """Under the names that checkpoints use."""
+
+    def __init__(self, vision_tower: nn.Module, multi_modal_projector: nn.Module) -> None:
+        super().__init__()
+        self.vision_tower = vision_tower
+        self.multi_modal_projector = multi_modal_projector
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """How pixels become numbers: by the mean and deviation that the model was trained with."""
+
+    mean: Sequence[float]
+    std: Sequence[float]
+
+    @classmethod
+    def read(cls, settings: dict[str, Any], mean: Sequence[float], std: Sequence[float]) -> Normal:
+        return cls(settings.get("image_mean") or mean, settings.get("image_std") or std)
+
+    def __call__(self, pixels: mx.array) -> mx.array:
+        scaled = pixels.astype(mx.float32) * (1 / 255)
+        return (scaled - mx.array(self.mean)) / mx.array(self.std)

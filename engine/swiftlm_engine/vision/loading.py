@@ -1,0 +1,121 @@
+"""Loads the image tower beside a language model, or says why images are refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from swiftlm_engine.brain import vision
+from swiftlm_engine.brain.facts import ModelFacts
+from swiftlm_engine.generation import EngineFault, FaultKind
+from swiftlm_engine.loader import LoadedWeights
+
+if TYPE_CHECKING:
+    from swiftlm_engine.vision.family import Family, Tower
+    from swiftlm_engine.vision.reader import ImageReader
+
+_ASK_ANOTHER = "remove the image, or ask a model that /v1/models lists with `vision: true`"
+
+
+def refusal(model: str, facts: ModelFacts, *, is_split: bool) -> str:
+    """Why this model reads no images and what to do; empty when it does read them."""
+    if not facts.vision:
+        return f"model '{model}' reads text only; {_ASK_ANOTHER}"
+    if not facts.reads_images:
+        known = ", ".join(vision.FAMILIES)
+        return (
+            f"model '{model}' is served as text only: of {facts.outer_type} no images are read "
+            f"here, but of {known}; {_ASK_ANOTHER}"
+        )
+    if is_split:
+        return f"model '{model}' is split over several machines, which read text only"
+    if not vision.is_installed():
+        packages = " ".join(f"'{one}'" for one in vision.REQUIREMENTS)
+        return (
+            f"model '{model}' is loaded as text only: the extra `vision` is not installed; run "
+            f"`{sys.executable} -m pip install --no-deps {packages}`, then "
+            f"`swiftlmctl unload {model}`"
+        )
+    return ""
+
+
+def load_reader(folder: Path, loaded: LoadedWeights) -> ImageReader:
+    """The tower's weights, evaluated. Raises `EngineFault(MODEL_BROKEN)`."""
+    # Imported here: without the extra this module cannot be.
+    from swiftlm_engine.vision.reader import ImageReader
+
+    embed_tokens = loaded.model.language_model.model.embed_tokens
+    dtype = embed_tokens(mx.array([0])).dtype
+    try:
+        family = _make(loaded.config, _settings(folder), loaded.tokenizer)
+        tower = family.tower
+        weights = _sanitized(tower, _tower_weights(folder, family.weight_name))
+        _quantize(tower, weights, loaded.config.get("quantization") or {})
+        tower.load_weights(list(weights.items()), strict=True)
+        tower.set_dtype(dtype)
+        tower.eval()
+        mx.eval(tower.parameters())
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
+        raise EngineFault(
+            FaultKind.MODEL_BROKEN, f"the image tower in {folder} cannot be loaded: {error}"
+        ) from error
+    return ImageReader(family, embed_tokens)
+
+
+def _make(config: dict[str, Any], settings: dict[str, Any], tokenizer: Any) -> Family:
+    if config["model_type"] == "gemma3":
+        from swiftlm_engine.vision.gemma3 import Gemma3
+
+        return Gemma3(config, settings, tokenizer)
+    from swiftlm_engine.vision.pixtral import Pixtral
+
+    return Pixtral(config, settings, tokenizer)
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """What the folder says about preparing pictures; older and newer folders keep it apart."""
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        if (folder / name).is_file():
+            found = json.loads((folder / name).read_text())
+            return found.get("image_processor") or found
+    return {}
+
+
+def _tower_weights(folder: Path, rename: Callable[[str], str]) -> dict[str, mx.array]:
+    found = {}
+    for file in sorted(folder.glob("model*.safetensors")):
+        for name, array in mx.load(str(file)).items():
+            bare = name.removeprefix("model.")
+            if bare.startswith(("vision_tower.", "multi_modal_projector.")):
+                found[rename(bare)] = array
+    return found
+
+
+def _sanitized(tower: Tower, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+    """Convolutions of other frameworks' checkpoints in MLX's layout."""
+    return tower.vision_tower.sanitize(weights)
+
+
+def _quantize(tower: Tower, weights: dict[str, mx.array], quantization: dict[str, Any]) -> None:
+    """Only what lies quantised in the file; most checkpoints leave their tower alone."""
+    if not any(name.endswith(".scales") for name in weights):
+        return
+
+    def choose(path: str, module: nn.Module) -> bool | dict[str, Any]:
+        if not hasattr(module, "to_quantized") or f"{path}.scales" not in weights:
+            return False
+        return quantization.get(path, True)
+
+    nn.quantize(
+        tower,
+        group_size=quantization.get("group_size", 64),
+        bits=quantization.get("bits", 4),
+        mode=quantization.get("mode", "affine"),
+        class_predicate=choose,
+    )

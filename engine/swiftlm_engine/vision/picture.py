@@ -1,0 +1,62 @@
+"""From a client's bytes to a picture; formats and sizes are checked before a pixel is decoded."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+
+from PIL import Image, ImageOps
+
+MAX_PIXELS = 64_000_000  # 192 MB once decoded
+MAX_RATIO = 100  # of the longer to the shorter side: every family scales the longer one down
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+# What Pillow's decoders raise for broken files.
+_DECODE_ERRORS = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    IndexError,
+    TypeError,
+    MemoryError,
+    OverflowError,
+    struct.error,
+    zlib.error,
+)
+
+
+class BadPicture(ValueError):
+    """The caller's image cannot be used; the text says why."""
+
+
+def open_picture(content: bytes) -> Image.Image:
+    """RGB, upright, the first frame of several. Raises `BadPicture`."""
+    try:
+        picture = Image.open(io.BytesIO(content), formats=FORMATS)
+        _check_size(*picture.size)
+        upright = ImageOps.exif_transpose(picture)
+        return upright.convert("RGB")
+    except BadPicture:
+        raise
+    except Image.DecompressionBombError as error:
+        raise BadPicture(_too_large("it claims")) from error
+    except _DECODE_ERRORS as error:
+        raise BadPicture(f"it cannot be decoded ({error}); send a whole {_names()} file") from error
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise BadPicture(_too_large(f"{width} x {height} are"))
+    if max(width, height) > MAX_RATIO * min(width, height):
+        raise BadPicture(
+            f"{width} x {height}: one side is more than {MAX_RATIO} times the other; crop it"
+        )
+
+
+def _too_large(what: str) -> str:
+    return f"{what} more than {MAX_PIXELS // 1_000_000} million pixels; scale it down"
+
+
+def _names() -> str:
+    return f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"

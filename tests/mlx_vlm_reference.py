@@ -1,0 +1,53 @@
+"""Greedy tokens as mlx-vlm itself generates them: its model, its processor, its loop."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from PIL import Image
+from transformers import AutoImageProcessor, AutoTokenizer
+
+from swiftlm_engine.vision.package import import_model
+
+_GEMMA_TOKENS = {
+    "boi_token": "<start_of_image>",
+    "eoi_token": "<end_of_image>",
+    "image_token": "<image_soft_token>",
+}
+
+
+class MlxVlm:
+    def __init__(self, name: str, folder: Path) -> None:
+        import_model("base")  # its package is not imported whole, as in the engine
+        utils = importlib.import_module("mlx_vlm.utils")
+        self._generate = importlib.import_module("mlx_vlm.generate.ar").generate_step
+        self._model = utils.load_model(folder)
+        self._processor = _processor(name, folder)
+
+    def greedy(self, text: str, pictures: Sequence[bytes], num_tokens: int) -> list[int]:
+        images = [Image.open(io.BytesIO(content)) for content in pictures]
+        inputs = dict(self._processor(images=images, text=text))
+        ids, pixels, mask = (
+            mx.array(inputs.pop(key)) for key in ("input_ids", "pixel_values", "attention_mask")
+        )
+        steps = self._generate(
+            ids, self._model, pixels, mask, max_tokens=num_tokens, temperature=0.0, **inputs
+        )
+        return [int(token) for (token, _), _ in zip(steps, range(num_tokens), strict=False)]
+
+
+def _processor(name: str, folder: Path) -> Any:  # Any: mlx-vlm is untyped here
+    module = importlib.import_module(f"mlx_vlm.models.{name}.processing_{name}")
+    if name != "gemma3":
+        return getattr(module, f"{name.capitalize()}Processor").from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for attribute, token in _GEMMA_TOKENS.items():
+        setattr(tokenizer, attribute, token)
+    tokenizer.image_token_id = tokenizer.convert_tokens_to_ids(tokenizer.image_token)
+    pictures = AutoImageProcessor.from_pretrained(folder, backend="pil")
+    return module.Gemma3Processor(pictures, tokenizer, image_seq_length=16)
