@@ -45,14 +45,15 @@ class Room:
         async with self._deciding:
             placement = await self._place(newcomer)
             while not self._suits(newcomer, placement):
-                victims = self._victims(newcomer) if evict else []
-                if not victims or not await self._would_fit(newcomer, victims):
+                leaving = await self._leaving_for(newcomer) if evict else []
+                if not leaving:
                     if not force:
                         raise ServiceError(Kind.NOT_ENOUGH_MEMORY, placement.refusal)
                     log.warning("forced load model=%s: %s", newcomer.name, placement.refusal)
                     placement = await self._place(newcomer, force=True)
                     break
-                await self._evict(victims[0], newcomer)
+                for victim in leaving:
+                    await self._evict(victim, newcomer)
                 placement = await self._settled(newcomer)
             newcomer.priced_bytes = placement.needed_bytes
             newcomer.price_request = placement.price_request
@@ -60,10 +61,12 @@ class Room:
             newcomer.sampling = placement.sampling
             return placement
 
-    def _suits(self, newcomer: Resident, placement: Placement) -> bool:
+    def _suits(
+        self, newcomer: Resident, placement: Placement, leaving: Sequence[Resident] = ()
+    ) -> bool:
         limit = newcomer.settings.models_max_loaded
-        others = sum(resident.engine is not None for resident in self._others(newcomer))
-        return placement.fits and not (limit and others >= limit)
+        staying = [r for r in self._others(newcomer) if r.engine is not None and r not in leaving]
+        return placement.fits and not (limit and len(staying) >= limit)
 
     async def _place(
         self, newcomer: Resident, leaving: Sequence[Resident] = (), *, force: bool = False
@@ -77,10 +80,14 @@ class Room:
             force=force,
         )
 
-    async def _would_fit(self, newcomer: Resident, victims: list[Resident]) -> bool:
-        """Nobody is evicted for a model that does not fit even then."""
-        placement = await self._place(newcomer, victims)
-        return placement.fits
+    async def _leaving_for(self, newcomer: Resident) -> list[Resident]:
+        """The fewest that must leave; none if `newcomer` does not fit even when all have left."""
+        victims = self._victims(newcomer)
+        for count in range(1, len(victims) + 1):
+            leaving = victims[:count]
+            if self._suits(newcomer, await self._place(newcomer, leaving), leaving):
+                return leaving
+        return []
 
     def _victims(self, newcomer: Resident) -> list[Resident]:
         """Who may leave: idle ones first, among them the one that was used longest ago."""
