@@ -38,6 +38,7 @@ class Daemon:
 
     admin: m.AdminStub
     store: m.StoreStub
+    cluster: m.ClusterStub
     status: m.DaemonStatus
     paths: Paths
 
@@ -101,7 +102,7 @@ async def _connected(paths: Paths, any_protocol: bool) -> AsyncIterator[Daemon]:
             hello = m.StatusRequest(client_protocol=m.PROTOCOL, client_version=version())
             status = await admin.status(hello, timeout=GREETING_TIMEOUT_S)
             _check_versions(status, any_protocol)
-            yield Daemon(admin, m.StoreStub(channel), status, paths)
+            yield Daemon(admin, m.StoreStub(channel), m.ClusterStub(channel), status, paths)
     finally:
         channel.close()
 

@@ -15,6 +15,7 @@ from swiftlmctl.commands import (
     calibration,
     chat,
     clients,
+    cluster,
     config,
     doctor,
     keys,
@@ -31,7 +32,7 @@ from swiftlmctl.errors import CtlError
 
 _ROOMS = (
     status, service, load, calibration, models, store, chat, logs, config, cache, requests, clients,
-    bench, keys, doctor,
+    bench, keys, doctor, cluster,
 )  # fmt: skip
 
 

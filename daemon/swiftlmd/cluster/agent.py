@@ -86,7 +86,7 @@ class Agent:
                 case "find":
                     link.send({"found": self._found(asked)})
                 case "echo":
-                    echo(link, int(asked.get("rounds", 0)))
+                    echo(link, int(asked["frames"]), int(asked["rounds"]))
                 case "start":
                     return self._lend(link, connection, asked)
                 case unknown:

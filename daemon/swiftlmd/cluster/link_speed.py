@@ -1,7 +1,7 @@
 """The link between two hosts, measured by a small transfer over TCP: rate and delay, with spread.
 
-Each round sends a body there and gets it back. One byte measures the delay; the large body is as
-much as the link moves in about a tenth of a second, so that a slow link is not held up for long.
+Each round sends frames there and gets as many back. One byte measures the delay; a large round is
+what the link moves in about a tenth of a second, so that a slow link is not held up for long.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from swiftlm_engine.brain.plan import LinkSpeed, Range
 from swiftlm_engine.cluster.link import Link
 
-MAX_BODY_BYTES = 32 << 20
-MAX_ROUNDS = 100
 ROUNDS = 7
+_FRAME_BYTES = 256 << 10  # small enough that memory costs nothing beside the link
+_MAX_FRAMES = 256
+_MAX_ROUNDS = 100
 _PINGS = 21
-_MIN_BODY_BYTES = 64 << 10
 _ROUND_S = 0.1
 
 
@@ -47,33 +47,43 @@ class LinkMeasure:
 
 def measure_link(link: Link, clock: Callable[[], float] = time.perf_counter) -> LinkMeasure:
     """The leader's side. Raises LinkLost."""
-    pings = _echoes(link, 1, _PINGS, clock)[1:]  # the first finds the other end asleep
+    pings = _echoes(link, bytes(1), 1, _PINGS, clock)[1:]  # the first finds the other end asleep
     turn_s = statistics.median(pings)
-    warm_s = max(1e-9, min(_echoes(link, _MIN_BODY_BYTES, 3, clock)) - turn_s)
-    wanted = int(_MIN_BODY_BYTES * _ROUND_S / warm_s)
-    size = max(_MIN_BODY_BYTES, min(wanted, MAX_BODY_BYTES))
-    rounds = _echoes(link, size, ROUNDS, clock)
-    rates = [2 * size / max(1e-9, taken - turn_s) for taken in rounds]
+    body = bytes(_FRAME_BYTES)
+    first_s = max(1e-9, min(_echoes(link, body, 1, 3, clock)) - turn_s)
+    frames = max(1, min(int(_ROUND_S / first_s), _MAX_FRAMES))
+    rounds = _echoes(link, body, frames, ROUNDS, clock)
+    rates = [2 * frames * _FRAME_BYTES / max(1e-9, taken - turn_s) for taken in rounds]
     return LinkMeasure(ROUNDS, _spread(rates), _spread([taken / 2 for taken in pings]))
 
 
-def echo(link: Link, rounds: int) -> None:
-    """The other side: gives back what comes, so often. Raises LinkLost."""
-    for _ in range(min(rounds, MAX_ROUNDS)):
-        link.send_bytes(link.receive_bytes(MAX_BODY_BYTES))
+def echo(link: Link, frames: int, rounds: int) -> None:
+    """The other side: takes so many frames and gives as many back, so often. Raises LinkLost."""
+    frames = max(1, min(frames, _MAX_FRAMES))
+    for _ in range(min(rounds, _MAX_ROUNDS)):
+        for _ in range(frames):
+            body = link.receive_bytes(_FRAME_BYTES)
+        for _ in range(frames):
+            link.send_bytes(body)
 
 
-def _echoes(link: Link, size: int, rounds: int, clock: Callable[[], float]) -> list[float]:
+def _echoes(
+    link: Link, body: bytes, frames: int, rounds: int, clock: Callable[[], float]
+) -> list[float]:
     """Seconds of each round."""
-    link.send({"do": "echo", "rounds": rounds})
-    body, found = bytes(size), []
+    link.send({"do": "echo", "frames": frames, "rounds": rounds})
+    found = []
     for _ in range(rounds):
         started = clock()
-        link.send_bytes(body)
-        link.receive_bytes(size)
+        for _ in range(frames):
+            link.send_bytes(body)
+        for _ in range(frames):
+            link.receive_bytes(_FRAME_BYTES)
         found.append(clock() - started)
     return found
 
 
 def _spread(values: list[float]) -> Spread:
-    return Spread(min(values), statistics.median(values), max(values))
+    """Without the outermost tenth on either side: one hiccup of a machine is not its link."""
+    ordered, cut = sorted(values), len(values) // 10
+    return Spread(ordered[cut], statistics.median(ordered), ordered[-1 - cut])

@@ -77,14 +77,14 @@ class Link:
         """Waits for the time-out of the connection at most; raises `LinkLost`."""
         return self._receive(_MAX_MESSAGE)
 
-    def send_bytes(self, body: bytes) -> None:
+    def send_bytes(self, body: bytes | bytearray) -> None:
         try:
             with self._sending:
                 self._connection.sendall(_LENGTH.pack(len(body)) + body)
         except OSError as error:
             raise LinkLost(f"cannot be reached: {error}") from error
 
-    def receive_bytes(self, limit: int) -> bytes:
+    def receive_bytes(self, limit: int) -> bytearray:
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         if length > limit:
             raise LinkLost(f"sent a message of {length} bytes")
@@ -105,19 +105,20 @@ class Link:
             raise LinkLost("sent no message")
         return message
 
-    def _read(self, count: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
+    def _read(self, count: int) -> bytearray:
+        body, read = bytearray(count), 0
+        view = memoryview(body)
+        while read < count:
             try:
-                part = self._connection.recv(count - len(parts))
+                part = self._connection.recv_into(view[read:])
             except TimeoutError as error:
                 raise LinkLost("was silent for too long") from error
             except OSError as error:
                 raise LinkLost(f"broke off: {error}") from error
             if not part:
                 raise LinkLost("closed the connection")
-            parts += part
-        return bytes(parts)
+            read += part
+        return body
 
     # -- who is there
 

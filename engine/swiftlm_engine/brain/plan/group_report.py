@@ -57,6 +57,11 @@ def group_report(plan: GroupPlan) -> dict[str, Any]:  # Any: the shape of a JSON
         "kv": leader.settings.kv.value,
         "ranks": [_rank(i, rank) for i, rank in enumerate(plan.way.ranks)] if plan.way else [],
         "prediction": _speed(speed) if plan.fits else None,
+        "alone": {
+            "strategy": plan.alone.strategy.value,
+            "summary": plan.alone.summary,
+            "prediction": None if plan.alone.refused else _speed(plan.alone.speed),
+        },
         "ways": [_way(way) for way in plan.ways],
         "hosts": [_host(host) for host in plan.hosts],
     }

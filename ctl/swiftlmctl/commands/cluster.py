@@ -1,0 +1,120 @@
+"""`cluster plan|add|remove|list|check`: one model over several machines."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from swiftlm_proto.exit_codes import CtlExit
+from swiftlmctl.options import Json, Model
+
+Name = Annotated[str, typer.Argument(help="A host, by the name it shall have here.")]
+Agent = Annotated[
+    str,
+    typer.Option(metavar="HOST[:PORT]", help="Where its `swiftlmd join` listens; default: NAME."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="One model over several machines.", no_args_is_help=True)
+    group.command()(plan)
+    group.command()(add)
+    group.command()(remove)
+    group.command("list")(list_hosts)
+    group.command()(check)
+    app.add_typer(group, name="cluster")
+
+
+def plan(
+    model: Model,
+    context: Annotated[int | None, typer.Option(min=1, help="Tokens.")] = None,
+    parallel: Annotated[int | None, typer.Option(min=1, help="Sequences at once.")] = None,
+    json: Json = False,
+) -> None:
+    """Say where a model runs: on one machine or over how many, cut how, and why."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, clusterview, output
+
+    options = m.LoadOptions(context=context, parallel=parallel)
+
+    async def verb(daemon: client.Daemon) -> m.PlanGroupReply:
+        return await daemon.cluster.plan(m.PlanGroupRequest(model=model, options=options))
+
+    reply = client.call(verb)
+    client.check(reply.fault)
+    if json:
+        output.show_json({**output.plain(reply.plan), "problems": reply.left_out})
+    else:
+        clusterview.show_plan(reply)
+
+
+def add(name: Name, agent: Agent = "", json: Json = False) -> None:
+    """Take a host in, once it answers, knows the secret and has the same versions."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, clusterview, output
+
+    async def verb(daemon: client.Daemon) -> m.AddHostReply:
+        return await daemon.cluster.add(m.AddHostRequest(name=name, agent=agent or name))
+
+    reply = client.call(verb)
+    client.check(reply.fault)
+    if reply.check is None:
+        return
+    if json:
+        output.show_json(reply.check)
+    else:
+        clusterview.show_checks([reply.check])
+    if reply.check.problems:
+        output.warn(f"'{name}' was not added")
+        raise typer.Exit(int(CtlExit.FAILED))
+    if not json:
+        output.say(f"'{name}' is rank {reply.check.host.rank if reply.check.host else 0}")
+
+
+def remove(name: Name) -> None:
+    """Take a host out; models that are loaded keep it until they are unloaded."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, output
+
+    async def verb(daemon: client.Daemon) -> m.RemoveHostReply:
+        return await daemon.cluster.remove(m.RemoveHostRequest(name=name))
+
+    client.check(client.call(verb).fault)
+    output.say(f"'{name}' is removed")
+
+
+def list_hosts(json: Json = False) -> None:
+    """Name the hosts in the order of their ranks."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, clusterview, output
+
+    async def verb(daemon: client.Daemon) -> m.ListHostsReply:
+        return await daemon.cluster.list(m.ListHostsRequest())
+
+    found = client.call(verb)
+    if json:
+        output.show_json(found)
+    else:
+        clusterview.show_hosts(found)
+
+
+def check(
+    model: Annotated[str, typer.Argument(help="A model that should be on every host.")] = "",
+    json: Json = False,
+) -> None:
+    """Look at every host; 1 when one has a problem."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, clusterview, output
+
+    async def verb(daemon: client.Daemon) -> m.CheckHostsReply:
+        return await daemon.cluster.check(m.CheckHostsRequest(model=model))
+
+    reply = client.call(verb)
+    client.check(reply.fault)
+    if json:
+        output.show_json({"hosts": reply.checks})
+    else:
+        clusterview.show_checks(reply.checks)
+    if any(found.problems for found in reply.checks):
+        raise typer.Exit(int(CtlExit.FAILED))
