@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from enum import StrEnum
 
@@ -38,6 +39,13 @@ def _name_device() -> Device:
     if mx.default_device().type == mx.DeviceType.gpu:
         return Device.CUDA
     return Device.CPU
+
+
+def memory_bytes() -> int:
+    """Of the device that holds models: the GPU's own, or the machine's."""
+    own = mx.device_info()
+    total = own.get("memory_size") or own.get("total_memory")
+    return int(total) if total else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def blas_name() -> str:

@@ -17,7 +17,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model, load_tokenizer
 
 from swiftlm_engine import partition
-from swiftlm_engine.cluster.ring import shard
+from swiftlm_engine.cluster.shares import Place, take_share
 from swiftlm_engine.device import Device
 from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.streaming.install import install
@@ -50,9 +50,9 @@ def load_weights(
     report: Report,
     stream: StreamOptions | None = None,
     gpu_layers: int | None = None,
-    group: Any = None,
+    place: Place | None = None,
 ) -> LoadedWeights:
-    """With MLX's `group`, this rank's share of the weights.
+    """With a `place` in a group, this rank's share of the weights.
 
     Raises `EngineFault(MODEL_BROKEN)` naming the file or tensor at fault.
     """
@@ -71,9 +71,11 @@ def load_weights(
     if stream is not None:  # before anything is evaluated: no bank of experts is read whole
         streaming = install(model, str(config.get("model_type", "")), folder, stream)
     notes = _split(model, gpu_layers, stream)
-    if group is not None:
-        notes = (*notes, shard(model, config, group))
-    weight_bytes = _read_weights(model, report)
+    needed = [model]
+    if place is not None:
+        needed = take_share(model, place)
+        notes = (*notes, place.note)
+    weight_bytes = _read_weights(needed, report)
     return LoadedWeights(
         model,
         tokenizer,
@@ -113,10 +115,11 @@ def _set_dtype(model: Any, dtype: str, device: Device) -> None:
     model.set_dtype(DTYPES[wanted])
 
 
-def _read_weights(model: Any, report: Report) -> int:
+def _read_weights(needed: list[Any], report: Report) -> int:
     """Evaluates the parameters in file order, in pieces; returns their bytes."""
     # Once each: streamed layers share the arrays of their banks.
-    parameters = list({id(array): array for _, array in tree_flatten(model.parameters())}.values())
+    named = (pair for module in needed for pair in tree_flatten(module.parameters()))
+    parameters = list({id(array): array for _, array in named}.values())
     total = sum(array.nbytes for array in parameters)
     done = 0
     piece: list[mx.array] = []

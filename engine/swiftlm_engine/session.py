@@ -16,7 +16,7 @@ from swiftlm_engine.brain.facts import ModelFilesError, read_model
 from swiftlm_engine.brain.scheduler import BudgetGate, Gate, Limits, OpenGate, Scheduler
 from swiftlm_engine.calibration import Subject
 from swiftlm_engine.choices import ChoiceFactory
-from swiftlm_engine.cluster.leader import Leader, Model
+from swiftlm_engine.cluster.leader import Leader
 from swiftlm_engine.cluster.peers import ALONE, Peers
 from swiftlm_engine.cluster.refusals import group_options
 from swiftlm_engine.constraining import make_constraints
@@ -121,12 +121,9 @@ def open_session(
     folder_facts = _read_folder(options)
     _set_limits(options, device)
     stream_options = _stream_options(options, _policy_path(options, folder_facts))
-    ring = None
-    if leader is not None:
-        model = Model(str(options.folder), options.dtype, folder_facts.fingerprint)
-        ring = leader.load(model)
+    place = leader.load(options.folder, options.dtype, folder_facts) if leader else None
     weights = load_weights(
-        options.folder, options.dtype, device, report, stream_options, options.gpu_layers, ring
+        options.folder, options.dtype, device, report, stream_options, options.gpu_layers, place
     )
     if leader is not None:
         leader.wait()

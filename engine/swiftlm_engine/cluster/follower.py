@@ -18,7 +18,8 @@ from swiftlm_engine.cluster.leader import BEATS, START_S
 from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
 from swiftlm_engine.cluster.mirror import Mirror
 from swiftlm_engine.cluster.ring import free_address, join_ring
-from swiftlm_engine.device import find_device
+from swiftlm_engine.cluster.shares import Place, decode_share
+from swiftlm_engine.device import find_device, memory_bytes
 from swiftlm_engine.generation import EngineFault
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,14 @@ def follow(invitation: Invitation, version: str, end: Callable[[str], None]) -> 
     link = Link(connection)
     link.greet_leader(read_secret(invitation.secret_file))
     ring_address = free_address(link.own_host)
-    link.send({"rank": invitation.rank, "version": version, "ring": ring_address})
+    link.send(
+        {
+            "rank": invitation.rank,
+            "version": version,
+            "ring": ring_address,
+            "memory": memory_bytes(),
+        }
+    )
     link.set_timeout(START_S)  # until all ranks are there
     lost_after_s = float(link.receive()["lost_after_s"])
     link.set_timeout(lost_after_s)
@@ -106,13 +114,13 @@ def _load(link: Link, steps: queue.SimpleQueue[Message], invitation: Invitation)
     if invitation.folder is not None:
         asked["folder"] = str(invitation.folder)
     link.send(_check(asked))
-    steps.get()  # every rank has found its files in order
+    told = steps.get()  # every rank has found its files in order
     before = open_sockets()
-    group = join_ring(asked["ring"], rank)
+    place = Place(join_ring(told["ring"], rank, told["backend"]), decode_share(told["share"]))
     keep_open(open_sockets() - before)
     try:
         weights = load_weights(
-            Path(asked["folder"]), asked["dtype"], find_device(), _say_nothing, group=group
+            Path(asked["folder"]), asked["dtype"], find_device(), _say_nothing, place=place
         )
     except EngineFault as error:
         link.send({"fault": str(error)})
@@ -121,7 +129,7 @@ def _load(link: Link, steps: queue.SimpleQueue[Message], invitation: Invitation)
     log.info("rank %d holds %.1f MB of weights", rank, weights.weight_bytes / 1e6)
     model: Any = weights.model
     link.send({"loaded": weights.weight_bytes})
-    return Mirror(model, lambda: list(make_prompt_cache(model)), group)
+    return Mirror(model, lambda: list(make_prompt_cache(model)), place)
 
 
 def _check(asked: Message) -> Message:

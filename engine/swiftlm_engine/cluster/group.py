@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from swiftlm_engine.brain.plan.share import Split
+
 LOCAL = frozenset({"localhost", "127.0.0.1"})
 MAX_RANKS = 64
+BACKENDS = ("ring", "nccl")
 
 
 class GroupRefused(Exception):
@@ -18,6 +21,9 @@ class GroupRefused(Exception):
 @dataclass(frozen=True, slots=True)
 class Group:
     """`hosts[0]` is the leader's own. `address` is where the others reach it.
+
+    `split` None leaves the choice to the model, `memory_bytes` () to what the ranks say of theirs;
+    `backend` is one of mx.distributed.
 
     `agents` says where the hosts that lend themselves listen; the others are reached by ssh. They
     look for the model by its fingerprint.
@@ -29,6 +35,9 @@ class Group:
     lost_after_s: float = 10.0
     agents: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
+    split: Split | None = None
+    memory_bytes: tuple[int, ...] = ()
+    backend: str = "ring"
 
     @property
     def size(self) -> int:
@@ -46,6 +55,9 @@ def read_group(path: Path) -> Group:
             float(fields.get("lost_after_s", 10.0)),
             {str(host): str(agent) for host, agent in fields.get("agents", {}).items()},
             str(fields.get("fingerprint", "")),
+            Split(fields["split"]) if fields.get("split") else None,
+            tuple(int(number) for number in fields.get("memory_bytes", ())),
+            str(fields.get("backend", "ring")),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise GroupRefused(f"group file {path} cannot be read: {error!r}") from error
@@ -56,6 +68,10 @@ def read_group(path: Path) -> Group:
 def _check(group: Group) -> None:
     if not 2 <= group.size <= MAX_RANKS:
         raise GroupRefused(f"a group has 2 to {MAX_RANKS} hosts, not {group.size}")
+    if group.memory_bytes and len(group.memory_bytes) != group.size:
+        raise GroupRefused(f"memory of {len(group.memory_bytes)} hosts, of {group.size}")
+    if group.backend not in BACKENDS:
+        raise GroupRefused(f"backend '{group.backend}' is none of {', '.join(BACKENDS)}")
     if group.hosts[0] not in LOCAL:
         raise GroupRefused(f"the first host is this machine: 'localhost', not '{group.hosts[0]}'")
     remote = [host for host in group.hosts if host not in LOCAL]

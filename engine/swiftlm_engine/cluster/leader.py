@@ -18,15 +18,19 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import mlx.core as mx
 
+from swiftlm_engine.brain.facts import ModelFacts
+from swiftlm_engine.brain.plan.share import Split
 from swiftlm_engine.cluster.group import Group
 from swiftlm_engine.cluster.launch import start_follower
 from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
 from swiftlm_engine.cluster.peers import Key
 from swiftlm_engine.cluster.ring import free_address, join_ring
+from swiftlm_engine.cluster.shares import Place, choose_shares, encode_share
+from swiftlm_engine.device import memory_bytes
 from swiftlm_engine.generation import EngineFault, FaultKind
 
 log = logging.getLogger(__name__)
@@ -38,20 +42,12 @@ OnLost = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """What every rank must load, and how each knows that its files are the same."""
-
-    folder: str
-    dtype: str
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
 class Follower:
     rank: int
     host: str
     link: Link
     ring_address: str
+    memory_bytes: int
     answers: queue.SimpleQueue[Message]
 
 
@@ -64,26 +60,30 @@ class Leader:
         self._group = group
         self._followers = followers
         self._children = children
-        self._ring: Any = None  # MLX's group, once the ranks are to load
+        self._place: Place | None = None  # once the ranks are to load
 
     # -- the model
 
-    def load(self, model: Model) -> Any:
-        """Every rank has checked its files and begins to load; returns MLX's group."""
-        ring = [free_address(self._group.address), *(f.ring_address for f in self._followers)]
-        self._tell(
-            {
-                "do": "check",
-                "folder": model.folder,
-                "dtype": model.dtype,
-                "fingerprint": model.fingerprint,
-                "ring": ring,
-            }
-        )
+    def load(self, folder: Path, dtype: str, facts: ModelFacts) -> Place:
+        """Every rank has checked its files and begins to load its share; returns the leader's.
+
+        Raises `EngineFault` for a model that cannot be split as asked, or files that differ.
+        """
+        shares = choose_shares(facts, self._group.split, self._memories())
+        model = {"folder": str(folder), "dtype": dtype, "fingerprint": facts.fingerprint}
+        self._tell({"do": "check", **model})
         self.wait()
-        self._tell({"do": "load"})
-        self._ring = join_ring(ring, 0)
-        return self._ring
+        ring = [free_address(self._group.address), *(f.ring_address for f in self._followers)]
+        for follower in self._followers:
+            share = encode_share(shares[follower.rank])
+            backend = self._group.backend
+            follower.link.send({"do": "load", "ring": ring, "backend": backend, "share": share})
+        self._place = Place(join_ring(ring, 0, self._group.backend), shares[0])
+        return self._place
+
+    def _memories(self) -> Ids[int]:
+        said = [memory_bytes(), *(f.memory_bytes for f in self._followers)]
+        return self._group.memory_bytes or said
 
     def wait(self) -> None:
         """Until every follower has answered; raises `EngineFault` with what one found wrong."""
@@ -105,9 +105,12 @@ class Leader:
         self._tell({"do": "join", "key": key})
 
     def decode(self, inputs: mx.array) -> mx.array:
-        """The others add zeros, so that the sum is these inputs, on every rank."""
+        """Where every rank needs them the others add zeros, so that the sum is these inputs."""
         self._tell({"do": "decode"})
-        return mx.distributed.all_sum(inputs, group=self._ring)
+        assert self._place is not None
+        if self._place.share.split is Split.PIPELINE:
+            return inputs
+        return mx.distributed.all_sum(inputs, group=self._place.ring)
 
     def drop(self, key: Key) -> None:
         self._tell({"do": "drop", "key": key})
@@ -202,7 +205,9 @@ def _accept(
             f"rank {rank} on {group.hosts[rank]} runs {hello['version']}, this machine {version}; "
             "install the same version on both"
         )
-    return Follower(rank, group.hosts[rank], link, hello["ring"], queue.SimpleQueue())
+    return Follower(
+        rank, group.hosts[rank], link, hello["ring"], hello["memory"], queue.SimpleQueue()
+    )
 
 
 def _next_connection(

@@ -11,15 +11,17 @@ from typing import Any
 
 import mlx.core as mx
 
+from swiftlm_engine.brain.plan.share import Split
 from swiftlm_engine.cluster.peers import Key
+from swiftlm_engine.cluster.shares import Place
 from swiftlm_engine.row_caches import Caches, RowCaches
 
 
 class Mirror:
-    def __init__(self, model: Any, make_caches: Callable[[], Caches], group: Any) -> None:
+    def __init__(self, model: Any, make_caches: Callable[[], Caches], place: Place) -> None:
         self._model = model
         self._make_caches = make_caches
-        self._group = group
+        self._place = place
         self._prefilling: dict[Key, Caches] = {}
         self._keys: list[Key] = []  # of the decode batch, in its rows' order
         self._caches = RowCaches()
@@ -37,9 +39,10 @@ class Mirror:
         self._keys.append(key)
 
     def decode(self) -> None:
-        """Only the leader knows the tokens: this rank adds zeros to them."""
-        unknown = mx.zeros((len(self._keys),), dtype=mx.int32)
-        inputs = mx.distributed.all_sum(unknown, group=self._group)
+        """Only the leader knows the tokens: this rank adds zeros to them, or needs none."""
+        inputs = mx.zeros((len(self._keys),), dtype=mx.int32)
+        if self._place.share.split is Split.TENSOR:
+            inputs = mx.distributed.all_sum(inputs, group=self._place.ring)
         mx.async_eval(self._caches.forward(self._model, inputs))
 
     def drop(self, key: Key) -> None:

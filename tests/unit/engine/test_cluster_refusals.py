@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from swiftlm_engine.cluster.refusals import group_options
-from swiftlm_engine.cluster.ring import check_heads
 from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.options import EngineOptions
 
@@ -30,21 +29,3 @@ def test_an_option_that_a_group_cannot_serve_is_refused_by_name(name, value):
 def test_what_only_the_plan_chose_gives_way_in_a_group():
     served = group_options(options(kv="turbo", kv_auto=True, prefix_cache_bytes=1 << 20))
     assert (served.kv, served.kv_auto, served.prefix_cache_bytes) == ("fp16", False, 0)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"num_attention_heads": 9, "num_key_value_heads": 3},
-        {"num_attention_heads": 4, "num_key_value_heads": 1},
-        {"text_config": {"num_attention_heads": 3}},
-        {},
-    ],
-)
-def test_heads_that_cannot_be_divided_are_refused(config):
-    with pytest.raises(EngineFault, match="heads"):
-        check_heads(config, 2)
-
-
-def test_heads_that_divide_are_accepted():
-    check_heads({"num_attention_heads": 8, "num_key_value_heads": 2}, 2)
