@@ -162,11 +162,11 @@ def test_a_mark_in_the_text_is_not_taken_for_an_image(mistral):
         assert answer.finished.reason is EndReason.LENGTH
 
 
-def test_an_image_that_cannot_be_used_is_refused_by_its_place(mistral):
+def test_an_image_that_cannot_be_used_is_refused_by_its_number(mistral):
     with EngineHarness(mistral) as engine:
         fault = refusal(engine, RED, BLUE[:60])
     assert fault.kind is FaultKind.INVALID
-    assert fault.message.startswith("messages[0].content[1]: it cannot be decoded")
+    assert fault.message.startswith("image 2 of 2: it cannot be decoded")
 
 
 def test_a_text_model_refuses_images_by_name(tmp_path):

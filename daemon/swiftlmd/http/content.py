@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from swiftlm_proto import messages as m
 from swiftlmd.http.errors import invalid, unsupported
-from swiftlmd.http.images import ImageLoader
+from swiftlmd.http.images import MIB, ImageLoader
 from swiftlmd.http.schema import Body
 
 MAX_MESSAGES = 20_000
@@ -68,24 +68,36 @@ async def to_messages(messages: list[ChatMessage], images: ImageLoader) -> list[
 
 
 class ImageBudget:
-    """Loads the images of one request and counts them."""
+    """Loads the images of one request and counts them and their bytes."""
 
     def __init__(self, images: ImageLoader) -> None:
         self._images = images
         self._left = images.max_images
+        self._left_bytes = images.max_images_bytes
 
     async def load(self, url: str, param: str) -> m.Part:
         self._take(param)
-        return m.Part(image=await self._images.load(url, param))
+        return self._part(await self._images.load(url, param), param)
 
     def decode(self, data: str, param: str) -> m.Part:
         self._take(param)
-        return m.Part(image=self._images.from_base64(data, param))
+        return self._part(self._images.from_base64(data, param), param)
 
     def _take(self, param: str) -> None:
         if not self._left:
             raise invalid(f"{param}: at most {self._images.max_images} images", param)
         self._left -= 1
+
+    def _part(self, image: m.Image, param: str) -> m.Part:
+        self._left_bytes -= len(image.content)
+        if self._left_bytes < 0:
+            limit = self._images.max_images_bytes / MIB
+            raise invalid(
+                f"{param}: more than {limit:g} MiB of images in all; send smaller ones",
+                param,
+                code="image_too_large",
+            )
+        return m.Part(image=image)
 
 
 async def _to_message(message: ChatMessage, param: str, images: ImageBudget) -> m.Message:

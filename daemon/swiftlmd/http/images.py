@@ -45,6 +45,10 @@ class ImageLoader:
     def max_images(self) -> int:
         return self._options.max_images
 
+    @property
+    def max_images_bytes(self) -> int:
+        return self._options.max_images_bytes
+
     async def load(self, url: str, param: str) -> m.Image:
         if url[:5].lower() == "data:":
             return self.decode(*_split_data_uri(url, param), param)

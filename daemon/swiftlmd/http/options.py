@@ -31,6 +31,7 @@ class HttpOptions:
     fetch_images: bool = True
     max_images: int = 32
     max_image_bytes: int = 20 * MIB
+    max_images_bytes: int = 64 * MIB  # of one request: they go to the engine in one message
     image_timeout_s: float = 15.0
     max_embedding_inputs: int = 2048
     max_stored_responses: int = 256

@@ -18,7 +18,7 @@ _IMAGE_BIT = 0x8000_0000
 class PreparedImage:
     """One image, scaled for its model. `text` takes the place of the template's mark."""
 
-    digest: bytes  # of the bytes that the client sent
+    digest: bytes  # of the bytes that the client sent, and of the versions that read them
     pixels: np.ndarray  # (H, W, 3) uint8
     text: str
     num_tokens: int

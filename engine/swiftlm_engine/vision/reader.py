@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any
 
 import mlx.core as mx
@@ -25,6 +26,8 @@ class ImageReader:
         self.family = family
         self.num_encoded = 0
         self._embed_tokens = embed_tokens
+        # KV on disk outlives an upgrade that may prepare or encode pictures otherwise.
+        self._versions = f"{version('mlx-vlm')} {version('pillow')}".encode()[:64]
         self._features: OrderedDict[bytes, mx.array] = OrderedDict()  # (n, D) by digest
 
     @property
@@ -35,11 +38,11 @@ class ImageReader:
 
     def prepare(self, chat: Chat) -> tuple[PreparedImage, ...]:
         """Every image of the conversation, in order. Raises `EngineFault` naming the image."""
+        parts = [part for message in chat.messages for part in message.parts]
+        contents = [part.content for part in parts if isinstance(part, ImagePart)]
         return tuple(
-            self._prepare(part.content, f"messages[{number}].content[{place}]")
-            for number, message in enumerate(chat.messages)
-            for place, part in enumerate(message.parts)
-            if isinstance(part, ImagePart)
+            self._prepare(content, f"image {number} of {len(contents)}")
+            for number, content in enumerate(contents, 1)
         )
 
     def embed(self, token_ids: Sequence[int], start: int, images: PromptImages) -> mx.array:
@@ -51,12 +54,12 @@ class ImageReader:
             rows[0, at] = features.astype(rows.dtype)
         return rows
 
-    def _prepare(self, content: bytes, param: str) -> PreparedImage:
+    def _prepare(self, content: bytes, name: str) -> PreparedImage:
         try:
             fitted = self.family.fit(open_picture(content))
         except BadPicture as error:
-            raise EngineFault(FaultKind.INVALID, f"{param}: {error}", param=param) from error
-        digest = hashlib.blake2b(content, digest_size=32).digest()
+            raise EngineFault(FaultKind.INVALID, f"{name}: {error}", param="messages") from error
+        digest = hashlib.blake2b(content, digest_size=32, key=self._versions).digest()
         return PreparedImage(digest, fitted.pixels, fitted.text, fitted.num_tokens)
 
     def _encoded(self, image: PreparedImage) -> mx.array:

@@ -220,6 +220,19 @@ async def test_history_with_tools_reasoning_and_broken_arguments_is_carried_over
     assert chat.messages[3].tool_call_id == "1"
 
 
+async def test_images_that_are_too_large_together_are_refused(monkeypatch):
+    part = {"type": "image_url", "image_url": {"url": "data:image/gif,GIF89a" + "x" * 94}}
+    images = [{"role": "user", "content": [part] * 2}]
+    small = ImageLoader(HttpOptions(max_images_bytes=200))
+    monkeypatch.setattr(Parts, "images", small)
+    assert len((await engine(messages=images)).chat.messages[0].parts) == 2
+    monkeypatch.setattr(Parts, "images", ImageLoader(HttpOptions(max_images_bytes=199)))
+    fault = await refusal(messages=images)
+    assert fault.status == 400
+    assert fault.param == "messages.0.content.1"
+    assert "send smaller ones" in str(fault)
+
+
 async def test_too_many_images_are_refused():
     part = {"type": "image_url", "image_url": {"url": "data:image/gif,GIF89a"}}
     images = [{"role": "user", "content": [part] * 2}]
