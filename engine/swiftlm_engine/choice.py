@@ -5,7 +5,8 @@ Turns read tokens into the deltas that a client sees, and knows when the choice 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, field
 
 from swiftlm_engine.brain.sequence import FinishReason, Sequence
@@ -21,9 +22,13 @@ from swiftlm_engine.generation import (
     ToolCallPart,
     Usage,
 )
+from swiftlm_engine.prompt_scores import ScoredToken
+from swiftlm_engine.sampling.logprobs import TokenLogprob
 from swiftlm_engine.text import events as text
 from swiftlm_engine.text.detokenizer import TokenTexts
 from swiftlm_engine.text.output import OutputParser
+
+SCORES_AT_ONCE = 128  # of a prompt's tokens in one message
 
 
 @dataclass(slots=True, eq=False)
@@ -44,14 +49,27 @@ class Choice:
     _held_logprobs: list[Logprob] = field(default_factory=list)
     _held_ids: list[int] = field(default_factory=list)
 
+    def echo(self, scores: Sequence_[ScoredToken]) -> Iterator[Event]:
+        """The prompt's text, and with it in parts that are quick to send what its tokens scored."""
+        rows = [self._logprob(one.token_id, one.logprob, one.top) for one in scores]
+        if self.echo_text or rows:
+            yield self.event(Delta(self.echo_text, logprobs=tuple(rows[:SCORES_AT_ONCE])))
+        for at in range(SCORES_AT_ONCE, len(rows), SCORES_AT_ONCE):
+            yield self.event(Delta(logprobs=tuple(rows[at : at + SCORES_AT_ONCE])))
+
     def event(self, news: Delta | Finished) -> Event:
         return Event(self.sequence.request_id, self.sequence.index, news)
 
     def take(self, token: RowToken) -> list[Event]:
         """A token was read: the deltas it gives, and `ended` when it was the last."""
+        if self.job.max_tokens == 0:  # only the prompt was asked for; a step always draws one
+            self.ended = FinishReason.LENGTH
+            return []
         self._num_taken += 1  # the sequence may be ahead: a checked pass reads several at once
         if token.token_id in self.eos_ids:
             self.ended = FinishReason.STOP
+            if self.job.scores_prompt:  # who scores texts counts on a row for each token
+                self._note(token)
             return []
         self._note(token)
         events = self._deltas(self.parser.push(token.token_id))
@@ -89,7 +107,7 @@ class Choice:
     def usage(self) -> Usage:
         return Usage(
             prompt_tokens=len(self.sequence.prompt_ids),
-            completion_tokens=len(self.sequence.output_ids),
+            completion_tokens=self._num_taken,
             cached_tokens=self.sequence.cached,
             reasoning_tokens=getattr(self.parser, "reasoning_tokens", 0),
         )
@@ -115,17 +133,12 @@ class Choice:
         if self.job.return_token_ids:
             self._held_ids.append(token.token_id)
         if token.logprob is not None:
-            self._held_logprobs.append(
-                Logprob(
-                    token.token_id,
-                    self.texts.bytes_of(token.token_id),
-                    token.logprob,
-                    tuple(
-                        Logprob(t.token_id, self.texts.bytes_of(t.token_id), t.logprob)
-                        for t in token.top
-                    ),
-                )
-            )
+            row = self._logprob(token.token_id, token.logprob, token.top)
+            self._held_logprobs.append(row)
+
+    def _logprob(self, token_id: int, logprob: float, top: tuple[TokenLogprob, ...]) -> Logprob:
+        others = (Logprob(t.token_id, self.texts.bytes_of(t.token_id), t.logprob) for t in top)
+        return Logprob(token_id, self.texts.bytes_of(token_id), logprob, tuple(others))
 
     def _deltas(self, events: list[text.TextEvent], *, last: bool = False) -> list[Event]:
         """Text events as deltas; log-probabilities ride on the next delta that goes out."""

@@ -18,7 +18,6 @@ from swiftlm_engine.brain.sequence import FinishReason, Sequence
 from swiftlm_engine.choice import Choice
 from swiftlm_engine.decode_batch import RowToken
 from swiftlm_engine.generation import (
-    Delta,
     EndReason,
     EngineFault,
     Event,
@@ -93,6 +92,9 @@ class Engine:
     def submit(self, prepared: Prepared) -> None:
         """Queues a job. Raises `EngineFault` when the line is full or it can never fit."""
         job = prepared.job
+        if job.scores_prompt and self.runner.is_split:
+            message = "logprobs of a prompt are not made by a model that is split over machines"
+            raise EngineFault(FaultKind.UNSUPPORTED, message, param="logprobs")
         choices = self._make_choices(prepared, self._clock())
         self._check_memory(choices[0].sequence)
         try:
@@ -102,7 +104,10 @@ class Engine:
             message = f"{full}; try again in {wait} s"
             raise EngineFault(FaultKind.BUSY, message, retry_after_s=wait) from full
         self.counters.requests += 1
-        self.runner.set_salt(job.request_id, None if job.no_cache else job.cache_salt.encode())
+        uncached = job.no_cache or job.scores_prompt  # a prefix from the cache has no logits
+        self.runner.set_salt(job.request_id, None if uncached else job.cache_salt.encode())
+        if job.echo and job.top_logprobs is not None:
+            self.runner.scores.ask(job.request_id, job.top_logprobs)
         self.runner.set_images(job.request_id, prepared.prompt.images)
         for choice in choices:
             self._choices[choice.sequence.key] = choice
@@ -209,9 +214,9 @@ class Engine:
                 Started(len(sequence.prompt_ids), sequence.cached, note, choice.thinking),
             )
         ]
-        if choice.echo_text:
-            events.append(choice.event(Delta(content=choice.echo_text)))
         self._emit(events)
+        for echo in choice.echo(self.runner.scores.take(sequence)):
+            self._emit([echo])
 
     def _report_progress(self, sequence: Sequence, chunk_tokens: int) -> None:
         done = sequence.prefilled + chunk_tokens

@@ -71,6 +71,11 @@ class GenerateJob:
     parallel_tool_calls: bool = True
     return_token_ids: bool = False
 
+    @property
+    def scores_prompt(self) -> bool:
+        """The prompt comes back with the log-probability of each of its tokens."""
+        return self.echo and self.top_logprobs is not None
+
 
 class FaultKind(Enum):
     """Named by who must act: the caller, time, the operator, us."""

@@ -80,7 +80,7 @@ class Preparer:
                 param="messages" if isinstance(job.prompt, Chat) else "prompt",
             )
         max_tokens = room if job.max_tokens is None else min(job.max_tokens, room)
-        if max_tokens < 1:
+        if max_tokens < 1 and not job.echo:  # an echo says something without a new token
             raise _invalid("max_tokens", f"max_tokens is {max_tokens}; it must be at least 1")
         echo = self.tokenizer.decode(prompt.token_ids) if job.echo else ""
         constraints = self.constrain(job, prompt.chat)

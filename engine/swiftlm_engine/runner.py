@@ -19,6 +19,7 @@ from swiftlm_engine.brain.sequence import Sequence
 from swiftlm_engine.cluster.peers import ALONE, Peers
 from swiftlm_engine.decode_batch import DecodeBatch, Row, RowToken
 from swiftlm_engine.prefix.cache import Match, Miss, PrefixCache, Search
+from swiftlm_engine.prompt_scores import PromptScores, pieces
 from swiftlm_engine.row_caches import Caches
 from swiftlm_engine.speculation.speculator import Speculator
 from swiftlm_engine.vision.prompt import PromptImages
@@ -60,6 +61,7 @@ class Runner:
         self._searches: dict[tuple[str, int], Search] = {}  # prefixes that are being read from disk
         self.batch = DecodeBatch(model, stream, speculator, peers)
         self.notes: dict[tuple[str, int], str] = {}  # why a sequence hit or missed
+        self.scores = PromptScores()
 
     def kv_bytes(self) -> int:
         """Bytes that the caches of all running sequences hold now."""
@@ -152,7 +154,7 @@ class Runner:
         """Plain KV of a short history: joining and parting copy it."""
         if self.is_split:
             return False  # other ranks mirror one prompt at a time
-        if self._images_of(chunk) is not None:
+        if self._images_of(chunk) is not None or self.scores.wants(chunk.sequence):
             return False
         caches = self._prefilling[chunk.sequence.key]
         plain = all(type(cache) is KVCache for cache in caches)
@@ -186,7 +188,9 @@ class Runner:
         self._peers.prefill(chunk.sequence.key, ids)
         with mx.stream(self._stream):
             images = self._images_of(chunk)
-            if images is None or self.images is None:
+            if self.scores.wants(chunk.sequence):
+                self._score(chunk, caches)
+            elif images is None or self.images is None:
                 self._model(mx.array([ids], dtype=mx.int32), cache=caches)
             else:
                 rows = self.images.embed(ids, chunk.start, images)
@@ -195,6 +199,14 @@ class Runner:
         if chunk.start + chunk.count == chunk.sequence.num_prefill > CLEAR_ABOVE_TOKENS:
             mx.clear_cache()  # its scratch is larger than anything decode asks for
         return time.perf_counter() - started
+
+    def _score(self, chunk: Chunk, caches: Caches) -> None:
+        sequence = chunk.sequence
+        for start, count in pieces(chunk.start, chunk.count):
+            ids = sequence.prompt_ids[start : start + count]
+            logits = self._model(mx.array([ids], dtype=mx.int32), cache=caches)
+            self.scores.add(sequence, start, logits)
+            mx.eval([c.state for c in caches])
 
     def start_decode(self, row: Row) -> None:
         """Moves a prefilled sequence into the decode batch."""
@@ -244,6 +256,7 @@ class Runner:
 
     def forget_request(self, request_id: str) -> None:
         self._salts.pop(request_id, None)
+        self.scores.forget(request_id)
         self._prompt_images.pop(request_id, None)
 
     def reset(self) -> None:

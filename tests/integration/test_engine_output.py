@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 
+import mlx.core as mx
 import pytest
 from engine_harness import EngineHarness
 from tiny_models import make_model
@@ -20,6 +23,7 @@ from swiftlm_engine.generation import (
 from swiftlm_engine.sampling.settings import SamplingSettings
 from swiftlm_engine.text.messages import Chat, Message, TextPart, ToolSpec
 
+GREEDY = SamplingSettings(temperature=0.0)
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
@@ -168,3 +172,37 @@ def test_thinking_budget_closes_the_thoughts(engine):
     )
     assert 10 <= answer.finished.usage.reasoning_tokens <= 14
     assert answer.content
+
+
+def test_an_echoed_prompt_is_scored_as_a_pass_over_all_of_it_would(engine):
+    ids = tuple(3 + (i * 7) % 200 for i in range(150))  # more than two pieces
+    job = GenerateJob("s", ids, GREEDY, max_tokens=1, top_logprobs=2, echo=True, ignore_eos=True)
+    for again in range(2):  # what the first one left behind must not hide logits
+        (answer,) = engine.run(replace(job, request_id=f"s{again}"))
+        tokens = [one for delta in answer.deltas for one in delta.logprobs]
+        assert [one.token_id for one in tokens[:-1]] == list(ids)
+        assert math.isnan(tokens[0].logprob)
+        assert tokens[0].top == ()
+        expected = engine.mlx.call(whole_pass, engine.session, ids).result(60)
+        found = [one.logprob for one in tokens[1:-1]]
+        assert found == pytest.approx(
+            [row[i] for row, i in zip(expected[:-1], ids[1:], strict=True)], abs=2e-3
+        )
+        for row, one in zip(expected, tokens[1:], strict=True):
+            assert one.top[0].logprob == pytest.approx(max(row), abs=2e-3)
+
+
+def whole_pass(session, ids):
+    logits = session.runner._model(mx.array([ids]))[0].astype(mx.float32)
+    return (logits - mx.logsumexp(logits, axis=-1, keepdims=True)).tolist()
+
+
+def test_a_scored_prompt_alone_has_no_new_token(engine):
+    for ids in ((5,), (5, 6, 7)):
+        job = GenerateJob(f"z{len(ids)}", ids, GREEDY, max_tokens=0, top_logprobs=0, echo=True)
+        (answer,) = engine.run(job)
+        tokens = [one for delta in answer.deltas for one in delta.logprobs]
+        assert [one.token_id for one in tokens] == list(ids)
+        assert answer.content == engine.session.preparer.tokenizer.decode(list(ids))
+        assert answer.finished.reason is EndReason.LENGTH
+        assert answer.finished.usage.completion_tokens == 0

@@ -349,6 +349,28 @@ async def test_completion_logprobs_are_four_columns(http, server):
     assert offsets == [0, 2]
 
 
+async def test_an_echoed_prompt_has_log_probabilities_but_for_its_first_token(http, server):
+    first = m.TokenLogprob(token_id=7, token=b"a", logprob=float("nan"))
+    rows = m.Delta(content="ab", logprobs=[first, logprob("b")])
+    server.backend.default = Script((rows, m.Delta(logprobs=[logprob("c")])), reason=Reason.LENGTH)
+    body = {"prompt": [7, 8], "echo": True, "logprobs": 2, "max_tokens": 1}
+    _, reply = await post(http, server, "/v1/completions", body)
+    columns = reply["choices"][0]["logprobs"]
+    assert columns["tokens"] == ["a", "b", "c"]
+    assert columns["token_logprobs"] == [None, -0.25, -0.25]
+    assert columns["top_logprobs"][:2] == [None, {"t0": -0.25, "t1": -1.25}]
+    chunks = await stream(http, server, "/v1/completions", body)
+    assert chunks[0]["choices"][0]["logprobs"]["token_logprobs"] == [None, -0.25]
+
+
+async def test_no_new_token_can_be_asked_for_only_with_echo(http, server):
+    await post(http, server, "/v1/completions", {"prompt": "a", "echo": True, "max_tokens": 0})
+    assert server.backend.requests[-1].max_tokens == 0
+    status, body = await post(http, server, "/v1/completions", {"prompt": "a", "max_tokens": 0})
+    assert status == 400
+    assert body["error"]["param"] == "max_tokens"
+
+
 async def test_a_failing_prompt_of_a_list_fails_the_request(http):
     fault = m.Fault(kind=m.FaultKind.CONTEXT_TOO_LONG, message="5000 tokens, limit 4096")
     backend = ScriptedBackend(scripts={"long": Script(fault=fault)})

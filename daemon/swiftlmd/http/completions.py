@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from aiohttp import web
@@ -15,7 +16,7 @@ from swiftlmd.http.generation import Generation, begin
 from swiftlmd.http.options import HttpOptions
 from swiftlmd.http.parts import PARTS
 from swiftlmd.http.response_format import ResponseFormat, constraint
-from swiftlmd.http.schema import Int, TopLogprobs
+from swiftlmd.http.schema import Int, Natural, TopLogprobs
 from swiftlmd.http.shapes import (
     DONE,
     FINISH_REASONS,
@@ -32,6 +33,7 @@ from swiftlmd.http.shapes import (
 
 class CompletionRequest(sampling.Sampled):
     prompt: str | list[str] | list[int] | list[list[int]]
+    max_tokens: Natural | None = None  # 0 with echo: what the prompt itself is worth
     suffix: str | None = None
     echo: bool | None = None
     logprobs: TopLogprobs | None = None
@@ -62,8 +64,8 @@ def to_engine(body: CompletionRequest, options: HttpOptions) -> list[m.GenerateR
     """One engine request for each prompt."""
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise unsupported("best_of: only the same value as n is supported", "best_of")
-    if body.echo and body.logprobs is not None:
-        raise unsupported("logprobs: not supported together with echo", "logprobs")
+    if body.max_tokens == 0 and not body.echo:
+        raise invalid("max_tokens: 0 makes sense only with echo: true", "max_tokens")
     requests = [_prompted(prompt, body) for prompt in _prompts(body.prompt, options)]
     for request in requests:
         sampling.apply(body, request, options)
@@ -130,14 +132,17 @@ def _choice_body(index: int, choice: Choice) -> dict[str, Any]:
 
 
 def _logprobs(logprobs: list[m.TokenLogprob], offset: int) -> dict[str, Any]:
-    """The older shape: four columns. `offset` is where the first token's text begins."""
+    """The older shape: four columns. `offset` is where the first token's text begins; the first
+    token of a prompt has no log-probability."""
     offsets = []
     for token in logprobs:
         offsets.append(offset)
         offset += len(token_text(token))
     return {
         "tokens": [token_text(token) for token in logprobs],
-        "token_logprobs": [finite(token.logprob) for token in logprobs],
+        "token_logprobs": [
+            None if math.isnan(token.logprob) else finite(token.logprob) for token in logprobs
+        ],
         "top_logprobs": [
             {token_text(other): finite(other.logprob) for other in token.top} or None
             for token in logprobs

@@ -1198,7 +1198,7 @@ class GenerateRequest(betterproto2.Message):
 
     echo: "bool" = betterproto2.field(14, betterproto2.TYPE_BOOL)
     """
-    completions: the prompt's text comes first
+    completions: the prompt comes first, with logprobs if asked
     """
 
     constraint: "Constraint | None" = betterproto2.field(
@@ -2462,6 +2462,10 @@ default_message_pool.register_message("swiftlm.v1", "TokenizeRequest", TokenizeR
 
 @dataclass(eq=False, repr=False)
 class TokenLogprob(betterproto2.Message):
+    """
+    `logprob` is NaN for the first token of a scored prompt.
+    """
+
     token_id: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
     token: "bytes" = betterproto2.field(2, betterproto2.TYPE_BYTES)
