@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 
-import aiohttp
 import grpclib
 import pytest
 from scripted_backend import serve
@@ -52,12 +51,6 @@ class FakeAdmin(m.AdminBase):
 async def server():
     async with serve(admin=FakeAdmin()) as running:
         yield running
-
-
-@pytest.fixture
-async def http():
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 async def test_a_reply_is_json_with_names_and_whole_numbers(http, server):

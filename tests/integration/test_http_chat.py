@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 
-import aiohttp
 import pytest
 from scripted_backend import (
     MODEL,
     Reason,
     Script,
     ScriptedBackend,
-    Server,
     calls,
     logprob,
     serve,
@@ -30,18 +28,6 @@ TOOL = {
 
 def ask(content: str = "hi", **more: object) -> dict[str, object]:
     return {"model": MODEL, "messages": [{"role": "user", "content": content}], **more}
-
-
-@pytest.fixture
-async def server() -> Server:
-    async with serve() as running:
-        yield running
-
-
-@pytest.fixture
-async def http() -> aiohttp.ClientSession:
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 async def post(http, server, path, body):

@@ -5,16 +5,13 @@ from __future__ import annotations
 import base64
 import json
 
-import aiohttp
 import pytest
 from scripted_backend import (
     MODEL,
     Reason,
     Script,
-    Server,
     calls,
     parts_text,
-    serve,
     text,
     tool_call,
 )
@@ -28,38 +25,6 @@ TOOL = {"name": "read", "description": "Reads.", "input_schema": {"type": "objec
 
 def ask(content: object = "hi", **more: object) -> dict[str, object]:
     return {"max_tokens": 100, "messages": [{"role": "user", "content": content}], **more}
-
-
-@pytest.fixture
-async def server():
-    async with serve() as running:
-        yield running
-
-
-@pytest.fixture
-async def http():
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
-async def post(http, server: Server, body, status=200):
-    async with http.post(server.url + PATH, json=body) as reply:
-        answer = await reply.json()
-        assert reply.status == status, answer
-        return answer
-
-
-async def stream(http, server: Server, body) -> list[dict]:
-    async with http.post(server.url + PATH, json={**body, "stream": True}) as reply:
-        assert reply.status == 200
-        raw = (await reply.read()).decode()
-    events = []
-    for block in filter(None, raw.split("\n\n")):
-        name, data = block.split("\n")
-        body = json.loads(data.removeprefix("data: "))
-        assert body["type"] == name.removeprefix("event: ")
-        events.append(body)
-    return events
 
 
 def assemble(events: list[dict]) -> list[dict]:
@@ -84,8 +49,8 @@ def assemble(events: list[dict]) -> list[dict]:
     return blocks
 
 
-async def test_a_message_is_answered_in_anthropic_shape(http, server):
-    body = await post(http, server, ask())
+async def test_a_message_is_answered_in_anthropic_shape(dialect, server):
+    body = await dialect.post(server, ask())
     assert body["type"] == "message"
     assert body["content"] == [{"type": "text", "text": "Hello, world!"}]
     assert body["stop_reason"] == "end_turn"
@@ -94,8 +59,8 @@ async def test_a_message_is_answered_in_anthropic_shape(http, server):
     assert body["usage"]["cache_read_input_tokens"] == 4
 
 
-async def test_events_come_in_the_order_that_clients_demand(http, server):
-    events = await stream(http, server, ask())
+async def test_events_come_in_the_order_that_clients_demand(dialect, server):
+    events = await dialect.stream(server, ask())
     kinds = [event["type"] for event in events]
     assert kinds == [
         "message_start",
@@ -109,7 +74,7 @@ async def test_events_come_in_the_order_that_clients_demand(http, server):
     assert events[-2]["usage"]["output_tokens"] == 4
 
 
-async def test_thinking_text_and_tools_are_the_same_streamed_and_whole(http, server):
+async def test_thinking_text_and_tools_are_the_same_streamed_and_whole(dialect, server):
     server.backend.default = calls(
         m.Delta(reasoning="Let me "),
         m.Delta(reasoning="see."),
@@ -118,8 +83,8 @@ async def test_thinking_text_and_tools_are_the_same_streamed_and_whole(http, ser
         *tool_call("read", index=1, call_id="call_2"),
     )
     body = ask(tools=[TOOL], thinking={"type": "enabled", "budget_tokens": 2048})
-    whole = await post(http, server, body)
-    events = await stream(http, server, body)
+    whole = await dialect.post(server, body)
+    events = await dialect.stream(server, body)
     assert assemble(events) == whole["content"]
     assert [block["type"] for block in whole["content"]] == [
         "thinking",
@@ -142,36 +107,36 @@ async def test_thinking_text_and_tools_are_the_same_streamed_and_whole(http, ser
         (text("x", stop_sequence="END"), "stop_sequence", "END"),
     ],
 )
-async def test_stop_reasons_are_anthropics(http, server, script, reason, sequence):
+async def test_stop_reasons_are_anthropics(dialect, server, script, reason, sequence):
     server.backend.default = script
     body = ask(stop_sequences=["END"])
-    whole = await post(http, server, body)
+    whole = await dialect.post(server, body)
     assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, sequence)
-    delta = (await stream(http, server, body))[-2]["delta"]
+    delta = (await dialect.stream(server, body))[-2]["delta"]
     assert delta == {"stop_reason": reason, "stop_sequence": sequence}
     assert server.backend.requests[0].stop == ["END"]
 
 
-async def test_an_empty_answer_is_still_a_whole_stream(http, server):
+async def test_an_empty_answer_is_still_a_whole_stream(dialect, server):
     server.backend.default = Script()
-    events = await stream(http, server, ask())
+    events = await dialect.stream(server, ask())
     assert [e["type"] for e in events] == ["message_start", "message_delta", "message_stop"]
 
 
-async def test_the_billing_line_of_claude_code_is_not_in_the_prompt(http, server):
+async def test_the_billing_line_of_claude_code_is_not_in_the_prompt(dialect, server):
     for nonce in ("cch=11111", "cch=22222"):
         system = [
             {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1; {nonce};"},
             {"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}},
             {"type": "text", "text": "Be brief."},
         ]
-        await post(http, server, ask(system=system))
+        await dialect.post(server, ask(system=system))
     first, second = (request.chat.messages for request in server.backend.requests)
     assert first == second
     assert parts_text(first[0]) == "You are an agent.\n\nBe brief."
 
 
-async def test_a_whole_agent_history_becomes_messages_of_the_engine(http, server):
+async def test_a_whole_agent_history_becomes_messages_of_the_engine(dialect, server):
     body = {
         "max_tokens": 32000,
         "system": "sys",
@@ -218,7 +183,7 @@ async def test_a_whole_agent_history_becomes_messages_of_the_engine(http, server
         "thinking": {"type": "adaptive"},
         "metadata": {"user_id": "user_session_7"},
     }
-    await post(http, server, body)
+    await dialect.post(server, body)
     [request] = server.backend.requests
     chat = request.chat
     assert [message.role for message in chat.messages] == [
@@ -245,18 +210,18 @@ async def test_a_whole_agent_history_becomes_messages_of_the_engine(http, server
     assert request.max_tokens == 32000
 
 
-async def test_thinking_is_off_unless_asked_for(http, server):
-    await post(http, server, ask())
-    await post(http, server, ask(thinking={"type": "disabled"}))
-    await post(http, server, ask(thinking={"type": "adaptive"}))
+async def test_thinking_is_off_unless_asked_for(dialect, server):
+    await dialect.post(server, ask())
+    await dialect.post(server, ask(thinking={"type": "disabled"}))
+    await dialect.post(server, ask(thinking={"type": "adaptive"}))
     switches = [request.chat.enable_thinking for request in server.backend.requests]
     assert switches == [False, False, None]
 
 
-async def test_an_answer_begun_by_the_client_is_continued(http, server):
+async def test_an_answer_begun_by_the_client_is_continued(dialect, server):
     body = ask()
     body["messages"].append({"role": "assistant", "content": "{"})
-    await post(http, server, body)
+    await dialect.post(server, body)
     assert server.backend.requests[0].chat.continue_final_message
 
 
@@ -269,18 +234,18 @@ async def test_an_answer_begun_by_the_client_is_continued(http, server):
         ({"type": "tool", "name": "read"}, m.ToolChoice.NAMED),
     ],
 )
-async def test_tool_choice_is_honoured(http, server, choice, expected):
+async def test_tool_choice_is_honoured(dialect, server, choice, expected):
     choice = {**choice, "disable_parallel_tool_use": True}
-    await post(http, server, ask(tools=[TOOL], tool_choice=choice))
+    await dialect.post(server, ask(tools=[TOOL], tool_choice=choice))
     chat = server.backend.requests[0].chat
     assert chat.tool_choice == expected
     assert chat.parallel_tool_calls is False
 
 
-async def test_a_schema_for_the_answer_is_a_constraint(http, server):
+async def test_a_schema_for_the_answer_is_a_constraint(dialect, server):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     config = {"format": {"type": "json_schema", "schema": schema}}
-    await post(http, server, ask(output_config=config))
+    await dialect.post(server, ask(output_config=config))
     assert json.loads(server.backend.requests[0].constraint.json_schema) == schema
 
 
@@ -302,17 +267,17 @@ async def test_a_schema_for_the_answer_is_a_constraint(http, server):
         {"system": 5},
     ],
 )
-async def test_what_cannot_be_done_is_a_400_in_anthropic_shape(http, server, change):
-    answer = await post(http, server, {**ask(), **change}, status=400)
+async def test_what_cannot_be_done_is_a_400_in_anthropic_shape(dialect, server, change):
+    answer = await dialect.post(server, {**ask(), **change}, status=400)
     assert answer["type"] == "error"
     assert answer["error"]["type"] == "invalid_request_error"
     assert not server.backend.requests
 
 
-async def test_too_long_says_the_words_that_agents_look_for(http, server):
+async def test_too_long_says_the_words_that_agents_look_for(dialect, server):
     fault = m.Fault(kind=m.FaultKind.CONTEXT_TOO_LONG, message="5000 tokens of at most 4096")
     server.backend.default = Script(fault=fault)
-    answer = await post(http, server, ask(), status=400)
+    answer = await dialect.post(server, ask(), status=400)
     assert answer["error"]["message"].startswith("prompt is too long")
     assert "5000" in answer["error"]["message"]
 

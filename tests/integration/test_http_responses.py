@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 
-import aiohttp
 import pytest
 from scripted_backend import (
     MODEL,
     Reason,
     Script,
     ScriptedBackend,
-    Server,
     calls,
     logprob,
     parts_text,
@@ -40,35 +38,7 @@ NAMESPACE = {
 HOSTED = [{"type": "web_search"}, {"type": "image_generation"}, {"type": "local_shell"}]
 
 
-@pytest.fixture
-async def server():
-    async with serve() as running:
-        yield running
-
-
-@pytest.fixture
-async def http():
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
-async def post(http, server: Server, body, status=200):
-    async with http.post(server.url + PATH, json=body) as reply:
-        answer = await reply.json()
-        assert reply.status == status, answer
-        return answer
-
-
-async def stream(http, server: Server, body) -> list[dict]:
-    async with http.post(server.url + PATH, json={**body, "stream": True}) as reply:
-        assert reply.status == 200
-        raw = (await reply.read()).decode()
-    events = []
-    for block in filter(None, raw.split("\n\n")):
-        name, data = block.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert event["type"] == name.removeprefix("event: ")
-        events.append(event)
+def numbered(events: list[dict]) -> list[dict]:
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     return events
 
@@ -79,8 +49,8 @@ def without_ids(body: dict) -> dict:
     return json.loads(json.dumps(body).replace(number, "X")) | {"created_at": 0}
 
 
-async def test_a_response_is_answered_in_openai_shape(http, server):
-    body = await post(http, server, {"input": "hi", "metadata": {"k": "v"}})
+async def test_a_response_is_answered_in_openai_shape(dialect, server):
+    body = await dialect.post(server, {"input": "hi", "metadata": {"k": "v"}})
     assert body["object"] == "response"
     assert body["status"] == "completed"
     assert body["model"] == MODEL
@@ -91,8 +61,8 @@ async def test_a_response_is_answered_in_openai_shape(http, server):
     assert body["error"] is None
 
 
-async def test_events_open_fill_and_close_each_item(http, server):
-    events = await stream(http, server, {"input": "hi"})
+async def test_events_open_fill_and_close_each_item(dialect, server):
+    events = numbered(await dialect.stream(server, {"input": "hi"}))
     assert [event["type"].removeprefix("response.") for event in events] == [
         "created",
         "in_progress",
@@ -109,7 +79,7 @@ async def test_events_open_fill_and_close_each_item(http, server):
     assert events[-1]["response"]["output"] == [events[-2]["item"]]
 
 
-async def test_a_rich_answer_is_the_same_streamed_and_whole(http, server):
+async def test_a_rich_answer_is_the_same_streamed_and_whole(dialect, server):
     server.backend.default = calls(
         m.Delta(reasoning="Hm"),
         m.Delta(reasoning="m."),
@@ -120,8 +90,8 @@ async def test_a_rich_answer_is_the_same_streamed_and_whole(http, server):
         reasoning_tokens=2,
     )
     body = {"input": "go", "tools": [TOOL, PATCH, NAMESPACE, *HOSTED]}
-    whole = await post(http, server, body)
-    events = await stream(http, server, body)
+    whole = await dialect.post(server, body)
+    events = numbered(await dialect.stream(server, body))
     assert without_ids(events[-1]["response"]) == without_ids(whole)
     reasoning, message, shell, patch, find = whole["output"]
     assert reasoning["content"] == [{"type": "reasoning_text", "text": "Hmm."}]
@@ -138,8 +108,8 @@ async def test_a_rich_answer_is_the_same_streamed_and_whole(http, server):
     assert whole["usage"]["output_tokens_details"] == {"reasoning_tokens": 2}
 
 
-async def test_hosted_tools_are_dropped_and_the_others_offered(http, server):
-    await post(http, server, {"input": "go", "tools": [*HOSTED, TOOL, PATCH, NAMESPACE]})
+async def test_hosted_tools_are_dropped_and_the_others_offered(dialect, server):
+    await dialect.post(server, {"input": "go", "tools": [*HOSTED, TOOL, PATCH, NAMESPACE]})
     tools = server.backend.requests[0].chat.tools
     assert [tool.name for tool in tools] == ["shell", "apply_patch", "mcp__hub__find"]
     patch = json.loads(tools[1].parameters)
@@ -147,7 +117,7 @@ async def test_hosted_tools_are_dropped_and_the_others_offered(http, server):
     assert "start: ANY" in tools[1].description
 
 
-async def test_a_codex_request_becomes_messages_of_the_engine(http, server):
+async def test_a_codex_request_becomes_messages_of_the_engine(dialect, server):
     body = {
         "instructions": "You are Codex.",
         "input": [
@@ -179,7 +149,7 @@ async def test_a_codex_request_becomes_messages_of_the_engine(http, server):
         "client_metadata": {"x": "y"},
         "text": {"verbosity": "low"},
     }
-    events = await stream(http, server, body)
+    events = numbered(await dialect.stream(server, body))
     assert events[-1]["type"] == "response.completed"
     [request] = server.backend.requests
     messages = request.chat.messages
@@ -202,7 +172,9 @@ def message(role: str, content: str) -> dict:
     return {"type": "message", "role": role, "content": [{"type": kind, "text": content}]}
 
 
-async def test_reasoning_survives_in_the_opaque_field_of_a_client_that_does_not_store(http, server):
+async def test_reasoning_survives_in_the_opaque_field_of_a_client_that_does_not_store(
+    dialect, server
+):
     server.backend.default = calls(m.Delta(reasoning="deep\U0001f914"), *tool_call("shell", "{}"))
     body = {
         "input": "go",
@@ -210,21 +182,21 @@ async def test_reasoning_survives_in_the_opaque_field_of_a_client_that_does_not_
         "store": False,
         "include": ["reasoning.encrypted_content"],
     }
-    first = await post(http, server, body)
+    first = await dialect.post(server, body)
     reasoning, call = first["output"]
     kept = {k: v for k, v in reasoning.items() if k != "content"}  # as Codex sends it back
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "ok"}
     history = [message("user", "go"), kept, call, output]
-    await post(http, server, {**body, "input": history})
+    await dialect.post(server, {**body, "input": history})
     [_, assistant, result] = server.backend.requests[1].chat.messages
     assert assistant.reasoning == "deep\U0001f914"
     assert assistant.tool_calls[0].name == "shell"
     assert result.role == "tool"
 
 
-async def test_a_stored_response_can_be_continued_read_and_deleted(http, server):
-    first = await post(http, server, {"input": "one", "instructions": "be brief"})
-    second = await post(http, server, {"input": "two", "previous_response_id": first["id"]})
+async def test_a_stored_response_can_be_continued_read_and_deleted(dialect, http, server):
+    first = await dialect.post(server, {"input": "one", "instructions": "be brief"})
+    second = await dialect.post(server, {"input": "two", "previous_response_id": first["id"]})
     chat = server.backend.requests[1].chat
     assert [(x.role, parts_text(x)) for x in chat.messages] == [
         ("user", "one"),
@@ -243,35 +215,35 @@ async def test_a_stored_response_can_be_continued_read_and_deleted(http, server)
         assert reply.status == 404
 
 
-async def test_what_is_not_to_be_stored_is_not(http, server):
-    first = await post(http, server, {"input": "one", "store": False})
+async def test_what_is_not_to_be_stored_is_not(dialect, server):
+    first = await dialect.post(server, {"input": "one", "store": False})
     body = {"input": "two", "previous_response_id": first["id"]}
-    answer = await post(http, server, body, status=400)
+    answer = await dialect.post(server, body, status=400)
     assert answer["error"]["code"] == "previous_response_not_found"
     assert answer["error"]["param"] == "previous_response_id"
 
 
-async def test_the_store_forgets_the_oldest_beyond_its_bounds(http):
+async def test_the_store_forgets_the_oldest_beyond_its_bounds(dialect):
     async with serve(options=HttpOptions(port=0, max_stored_responses=2)) as server:
-        ids = [(await post(http, server, {"input": "x"}))["id"] for _ in range(3)]
-        await post(http, server, {"input": "y", "previous_response_id": ids[0]}, status=400)
-        await post(http, server, {"input": "y", "previous_response_id": ids[2]})
+        ids = [(await dialect.post(server, {"input": "x"}))["id"] for _ in range(3)]
+        await dialect.post(server, {"input": "y", "previous_response_id": ids[0]}, status=400)
+        await dialect.post(server, {"input": "y", "previous_response_id": ids[2]})
 
 
-async def test_a_cut_answer_is_incomplete(http, server):
+async def test_a_cut_answer_is_incomplete(dialect, server):
     server.backend.default = text("half", reason=Reason.LENGTH)
     body = {"input": "x", "max_output_tokens": 5}
-    whole = await post(http, server, body)
+    whole = await dialect.post(server, body)
     assert whole["status"] == "incomplete"
     assert whole["incomplete_details"] == {"reason": "max_output_tokens"}
-    assert (await stream(http, server, body))[-1]["type"] == "response.incomplete"
+    assert (await dialect.stream(server, body))[-1]["type"] == "response.incomplete"
     assert server.backend.requests[0].max_tokens == 5
 
 
-async def test_a_fault_in_a_stream_is_a_failed_response_then_an_error(http):
+async def test_a_fault_in_a_stream_is_a_failed_response_then_an_error(dialect):
     fault = m.Fault(kind=m.FaultKind.INTERNAL, message="the engine died")
     async with serve(ScriptedBackend(default=text("half", fault=fault))) as server:
-        events = await stream(http, server, {"input": "x"})
+        events = await dialect.stream(server, {"input": "x"})
     failed, error = events[-2:]
     assert failed["type"] == "response.failed"
     assert failed["response"]["status"] == "failed"
@@ -280,25 +252,25 @@ async def test_a_fault_in_a_stream_is_a_failed_response_then_an_error(http):
     assert error["error"]["code"] == "internal_error"
 
 
-async def test_logprobs_ride_on_the_text_when_included(http, server):
+async def test_logprobs_ride_on_the_text_when_included(dialect, server):
     server.backend.default = Script((m.Delta(content="a", logprobs=[logprob("a")]),))
     body = {"input": "x", "include": ["message.output_text.logprobs"], "top_logprobs": 2}
-    whole = await post(http, server, body)
+    whole = await dialect.post(server, body)
     [token] = whole["output"][0]["content"][0]["logprobs"]
     assert token["token"] == "a"
     assert len(token["top_logprobs"]) == 2
     assert server.backend.requests[0].top_logprobs == 2
 
 
-async def test_a_schema_for_the_text_is_a_constraint(http, server):
+async def test_a_schema_for_the_text_is_a_constraint(dialect, server):
     schema = {"type": "object"}
     shape = {"type": "json_schema", "name": "x", "schema": schema, "strict": True}
-    await post(http, server, {"input": "x", "text": {"format": shape}})
+    await dialect.post(server, {"input": "x", "text": {"format": shape}})
     assert json.loads(server.backend.requests[0].constraint.json_schema) == schema
 
 
-async def test_stop_and_seed_hold_here_as_on_chat(http, server):
-    await post(http, server, {"input": "x", "stop": "END", "seed": 7})
+async def test_stop_and_seed_hold_here_as_on_chat(dialect, server):
+    await dialect.post(server, {"input": "x", "stop": "END", "seed": 7})
     [request] = server.backend.requests
     assert request.stop == ["END"]
     assert request.sampling.seed == 7
@@ -327,15 +299,15 @@ async def test_stop_and_seed_hold_here_as_on_chat(http, server):
         {"input": "x", "reasoning": {"effort": "enormous"}},
     ],
 )
-async def test_what_cannot_be_done_is_a_400_that_names_the_field(http, server, body):
-    answer = await post(http, server, body, status=400)
+async def test_what_cannot_be_done_is_a_400_that_names_the_field(dialect, server, body):
+    answer = await dialect.post(server, body, status=400)
     assert answer["error"]["param"]
     assert not server.backend.requests
 
 
-async def test_a_forced_tool_of_a_namespace_is_found(http, server):
+async def test_a_forced_tool_of_a_namespace_is_found(dialect, server):
     choice = {"type": "function", "name": "find", "namespace": "mcp__hub__"}
-    await post(http, server, {"input": "x", "tools": [NAMESPACE], "tool_choice": choice})
+    await dialect.post(server, {"input": "x", "tools": [NAMESPACE], "tool_choice": choice})
     chat = server.backend.requests[0].chat
     assert (chat.tool_choice, chat.tool_name) == (m.ToolChoice.NAMED, "mcp__hub__find")
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Callable
 
-import aiohttp
 import pytest
 from scripted_backend import Script, ScriptedBackend, Server, serve, text
 
@@ -51,12 +50,6 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110 - what is waited for sets no event
             await asyncio.sleep(0)
-
-
-@pytest.fixture
-async def http() -> aiohttp.ClientSession:
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 @pytest.mark.parametrize(("path", "body"), GENERATING)

@@ -8,7 +8,6 @@ import hashlib
 import json
 import struct
 
-import aiohttp
 import pytest
 from scripted_backend import EMBEDDER, EMBEDDING_WIDTH, MODEL, ScriptedBackend, serve
 
@@ -18,18 +17,6 @@ from swiftlmd.http.options import HttpOptions
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 KEY = "sk-local-1"
 KEYED = HttpOptions(port=0, api_key_hashes=(hashlib.sha256(KEY.encode()).hexdigest(), "0" * 64))
-
-
-@pytest.fixture
-async def server():
-    async with serve() as running:
-        yield running
-
-
-@pytest.fixture
-async def http():
-    async with aiohttp.ClientSession() as session:
-        yield session
 
 
 async def raw_request(url: str, *lines: str, body: bytes = b"") -> tuple[int, bytes]:
