@@ -28,8 +28,9 @@ from swiftlmd.admission import Admission
 from swiftlmd.breaker import HEALTHY_AFTER_S, Breaker
 from swiftlmd.calibration import CalibrationDesk, CalibrationStore, Calibrator
 from swiftlmd.clock import Clock, SystemClock
-from swiftlmd.cluster.secret import secret_file
+from swiftlmd.cluster.checks import Examiner
 from swiftlmd.cluster.service import ClusterService
+from swiftlmd.cluster.survey import Survey
 from swiftlmd.config.live import Changes, LiveConfiguration
 from swiftlmd.config.load import ConfigError
 from swiftlmd.config.settings import Settings
@@ -109,7 +110,9 @@ class Daemon:
         calibrations = CalibrationStore(given.paths.state / "calibration")
         self._ratios = RatioStore(given.paths.state / "memory-ratios.json")
         disks = DiskSpeeds(given.paths.state / "disk-speeds.json")
-        self._planner = BrainPlanner(given.paths, self._machine.limits, disks, calibrations)
+        self._examiner = Examiner(given.paths, self._machine)
+        survey = Survey(self._examiner)
+        self._planner = BrainPlanner(given.paths, self._machine.limits, disks, calibrations, survey)
         self._residency = Residency(
             clock=self._clock,
             store=self._store,
@@ -200,7 +203,7 @@ class Daemon:
         """Listens on both sockets; they are released, connections first, when the stack closes."""
         given = self._given
         admin, store = self._administration(), self._store_service()
-        server = OwnerOnlyServer([admin, store, self._cluster_service()])
+        server = OwnerOnlyServer([admin, store, self._cluster()])
         await server.serve_on(given.admin)
         sockets.push_async_callback(_close, server)
         options = http_options(self._settings())
@@ -284,14 +287,13 @@ class Daemon:
 
         return StoreService(self._store, basis, self._service.list_models)
 
-    def _cluster_service(self) -> ClusterService:
+    def _cluster(self) -> ClusterService:
         return ClusterService(
             configuration=self._configuration,
             store=self._store,
             named=self._service.named,
             residency=self._residency,
-            machine=self._machine,
-            secret_file=secret_file(self._given.paths),
+            examiner=self._examiner,
             took_over=self._took_over,
         )
 

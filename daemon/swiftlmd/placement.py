@@ -23,6 +23,15 @@ def free_of_charge(prompt_tokens: int, max_tokens: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupPlacement:
+    """How the ranks of a group split a model: `tensor` or `pipeline`, and the bytes each takes."""
+
+    split: str
+    weight_bytes: tuple[int, ...]
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """One verdict. `request` is what the engine gets when the verdict is followed."""
 
@@ -35,6 +44,7 @@ class Placement:
     price_request: PriceRequest = free_of_charge
     environment: Mapping[str, str] = field(default_factory=dict)
     sampling: m.Sampling = field(default_factory=m.Sampling)  # where a request says nothing
+    group: GroupPlacement | None = None
 
 
 class Planner(Protocol):

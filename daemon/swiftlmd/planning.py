@@ -21,6 +21,8 @@ from swiftlm_engine.brain.plan import (
     PlanRequest,
     Strategy,
     Toggle,
+    Way,
+    best_way,
     calibrated,
     make_plan,
     parse_budget,
@@ -29,6 +31,8 @@ from swiftlm_proto import messages as m
 from swiftlm_proto.layers import ALL_LAYERS
 from swiftlm_proto.paths import Paths
 from swiftlmd.calibration.store import CalibrationStore, Manner
+from swiftlmd.cluster.placing import spread
+from swiftlmd.cluster.survey import Survey
 from swiftlmd.config.settings import Settings
 from swiftlmd.config.values import size_bytes
 from swiftlmd.disk_speeds import DiskSpeeds, streamed_record_bytes
@@ -50,9 +54,15 @@ class BrainPlanner:
     """Implements `placement.Planner`."""
 
     def __init__(
-        self, paths: Paths, limits: LimitsReader, disks: DiskSpeeds, calibrations: CalibrationStore
+        self,
+        paths: Paths,
+        limits: LimitsReader,
+        disks: DiskSpeeds,
+        calibrations: CalibrationStore,
+        survey: Survey | None = None,
     ) -> None:
         self._paths = paths
+        self._survey = survey
         self._limits = limits
         self._disks = disks
         self._calibrations = calibrations
@@ -71,7 +81,10 @@ class BrainPlanner:
             self._limits, committed_bytes=held_bytes, returning_bytes=returning_bytes
         )
         try:
-            plan = await asyncio.to_thread(self._plan, model.path, settings, limits, force)
+            way = await asyncio.to_thread(self._way, model, settings, limits, force)
+            plan = way.ranks[0].plan if way else None
+            if plan is None:
+                plan = await asyncio.to_thread(self._plan, model.path, settings, limits, force)
             sampling = await asyncio.to_thread(
                 sampling_profile, model.path, settings.engine_sampling
             )
@@ -81,7 +94,7 @@ class BrainPlanner:
         except BadPlanRequest as error:
             message = f"model '{model.name}' cannot be loaded as asked: {error}"
             raise ServiceError(Kind.INVALID, message) from error
-        return Placement(
+        placement = Placement(
             request=self._load_request(model, settings, plan),
             needed_bytes=plan.total_bytes,
             fits=not plan.refused,
@@ -92,6 +105,23 @@ class BrainPlanner:
             environment=plan.environment,
             sampling=sampling,
         )
+        return placement if way is None else spread(placement, way, self._read(model.path))
+
+    def _way(
+        self, model: StoredModel, settings: Settings, limits: MachineLimits, force: bool
+    ) -> Way | None:
+        """Over the hosts of the group; None for a model of one process, or hosts nobody can ask."""
+        if not settings.engine_cluster or self._survey is None:
+            return None
+        facts = self._read(model.path)
+        hosts = self._survey.hosts(settings, model.name, facts.fingerprint, limits)
+        if len(hosts) < 2:
+            return None
+        way = best_way(facts, plan_request(settings, limits, force=force), hosts)
+        if not way.ranks:
+            message = f"model '{model.name}' cannot be split over {len(hosts)} hosts"
+            raise ServiceError(Kind.UNSUPPORTED, f"{message}: {way.obstacle}")
+        return way
 
     def _plan(self, folder: Path, settings: Settings, limits: MachineLimits, force: bool) -> Plan:
         facts = self._read(folder)

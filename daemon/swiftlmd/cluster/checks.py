@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Protocol
 
+from swiftlm_engine.brain.plan import MachineLimits
 from swiftlm_engine.cluster.link import LinkLost, Stranger
 from swiftlm_proto import messages as m
+from swiftlm_proto.paths import Paths
 from swiftlmd.cluster.hosts import Host
 from swiftlmd.cluster.link_speed import LinkMeasure
-from swiftlmd.cluster.report import HostReport
+from swiftlmd.cluster.report import HostReport, own_report
+from swiftlmd.cluster.secret import secret_file
 from swiftlmd.cluster.visit import Unreachable, Visit, visiting
 
 Kind = m.HostProblemKind
@@ -44,12 +47,16 @@ class Check:
         return all(problem.kind is Kind.MODEL_MISSING for problem in self.problems)
 
 
+class ReadsLimits(Protocol):
+    def limits(self, *, committed_bytes: int, returning_bytes: int) -> MachineLimits: ...
+
+
 class Examiner:
     """Blocking, and safe to call for several hosts at once."""
 
-    def __init__(self, secret_file: Path, own_report: Callable[[], HostReport]) -> None:
-        self._secret_file = secret_file
-        self._own_report = own_report
+    def __init__(self, paths: Paths, machine: ReadsLimits) -> None:
+        self.secret_file = secret_file(paths)
+        self.machine = machine
         self._measuring = threading.Lock()  # two transfers at once would measure each other
 
     def examine(self, host: Host, models: Mapping[str, str], *, measure: bool = True) -> Check:
@@ -59,7 +66,7 @@ class Examiner:
         if not host.agent:
             return Check(host, (_no_agent(host),))
         try:
-            with visiting(host.agent, self._secret_file) as visit:
+            with visiting(host.agent, self.secret_file) as visit:
                 return self._look(host, visit, models, measure)
         except LinkLost as error:
             return Check(host, (self._lost(host, error),))
@@ -76,14 +83,17 @@ class Examiner:
         problems += [_missing(host, name) for name in models if name not in here]
         return Check(host, tuple(problems), report, link, here, visit.own_host)
 
+    def _own_report(self) -> HostReport:
+        return own_report(self.machine.limits(committed_bytes=0, returning_bytes=0))
+
     def _lost(self, host: Host, error: LinkLost) -> Problem:
         if isinstance(error, Unreachable):
             fix = f"on {host.name}: `swiftlmd join --listen {host.agent}`"
             return Problem(Kind.UNREACHABLE, str(error), fix)
         if isinstance(error, Stranger):
-            fix = f"copy {self._secret_file} to the same file on {host.name}, mode 0600"
+            fix = f"copy {self.secret_file} to the same file on {host.name}, mode 0600"
             return Problem(Kind.SECRET, "it has another secret than this machine", fix)
-        if not self._secret_file.exists():
+        if not self.secret_file.exists():
             fix = f"`swiftlmctl cluster add {host.name} --agent {host.agent}` makes it"
             return Problem(Kind.SECRET, "this machine has no secret for its group yet", fix)
         fix = f"look at what `swiftlmd join` says on {host.name}, and start it again"

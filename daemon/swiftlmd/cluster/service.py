@@ -21,13 +21,11 @@ from swiftlm_engine.brain.plan import (
 from swiftlm_proto import messages as m
 from swiftlmd.cluster.checks import Check, Examiner
 from swiftlmd.cluster.hosts import Host, Hosts
-from swiftlmd.cluster.report import HostReport, own_report
 from swiftlmd.cluster.secret import keep_secret
 from swiftlmd.cluster.wire import check_message, host_message
 from swiftlmd.config.live import Changes, LiveConfiguration
 from swiftlmd.config.load import ConfigError
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
-from swiftlmd.machine import Machine
 from swiftlmd.options import options_over
 from swiftlmd.planning import plan_request
 from swiftlmd.residency import Residency
@@ -44,8 +42,7 @@ class ClusterService(m.ClusterBase):
         store: ModelStore,
         named: Callable[[str], Awaitable[str]],
         residency: Residency,
-        machine: Machine,
-        secret_file: Path,
+        examiner: Examiner,
         took_over: Callable[[Changes], None],
     ) -> None:
         self._configuration = configuration
@@ -54,23 +51,23 @@ class ClusterService(m.ClusterBase):
         self._store = store
         self._named = named
         self._residency = residency
-        self._machine = machine
-        self._examiner = Examiner(secret_file, self._own_report)
-        self._secret_file = secret_file
+        self._examiner = examiner
         self._took_over = took_over
 
     async def list(self, message: m.ListHostsRequest) -> m.ListHostsReply:
         return m.ListHostsReply(
             hosts=[host_message(host) for host in self._hosts.listed()],
             address=self._configuration.settings.cluster_address,
-            secret_path=str(self._secret_file) if self._secret_file.exists() else "",
+            secret_path=str(self._examiner.secret_file)
+            if self._examiner.secret_file.exists()
+            else "",
         )
 
     async def add(self, message: m.AddHostRequest) -> m.AddHostReply:
         try:
             async with self._changing:
                 host = self._hosts.proposed(message.name, message.agent)
-                await asyncio.to_thread(keep_secret, self._secret_file)
+                await asyncio.to_thread(keep_secret, self._examiner.secret_file)
                 check = await asyncio.to_thread(self._examiner.examine, host, {})
                 if not check.usable:
                     return m.AddHostReply(check=check_message(check))
@@ -135,13 +132,10 @@ class ClusterService(m.ClusterBase):
         """This machine's, for a model that is to be loaded beside those that are."""
         held = self._residency.held_bytes
         return await asyncio.to_thread(
-            self._machine.limits,
+            self._examiner.machine.limits,
             committed_bytes=held(besides=name),
             returning_bytes=held(only=name),
         )
-
-    def _own_report(self) -> HostReport:
-        return own_report(self._machine.limits(committed_bytes=0, returning_bytes=0))
 
     async def _facts(self, name: str) -> ModelFacts:
         stored = await self._store.find(name)

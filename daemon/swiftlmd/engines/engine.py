@@ -104,7 +104,7 @@ class EngineLauncher:
             [
                 *self._command,
                 *("--log-level", settings.log_level),
-                *group_arguments(settings, self._paths),
+                *group_arguments(settings, self._paths, placement.group),
             ],
             self._paths.engine_socket(next(self._numbers)),
             engine_environment(self._environ, added),

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from pathlib import Path
+from typing import Any
 
 from swiftlm_proto.paths import Paths
+from swiftlmd.cluster.secret import keep_secret, secret_file
 from swiftlmd.config.settings import Settings
 from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.placement import GroupPlacement
 
 
-def group_arguments(settings: Settings, paths: Paths) -> list[str]:
+def group_arguments(
+    settings: Settings, paths: Paths, placed: GroupPlacement | None = None
+) -> list[str]:
     """What an engine's command line gets beside the usual; nothing for a model of one process.
 
     Raises `ServiceError` when no cluster is configured, or its files cannot be written.
@@ -22,26 +26,23 @@ def group_arguments(settings: Settings, paths: Paths) -> list[str]:
     if len(settings.cluster_hosts) < 2:
         message = "engine.cluster is on and cluster.hosts names fewer than two hosts"
         raise ServiceError(Kind.INVALID, message)
-    secret, file = paths.state / "cluster-secret", paths.state / "cluster-group.json"
-    group = {
+    secret, file = secret_file(paths), paths.state / "cluster-group.json"
+    group: dict[str, Any] = {  # Any: JSON values
         "hosts": list(settings.cluster_hosts),
         "address": settings.cluster_address,
         "secret_file": str(secret),
         "lost_after_s": settings.cluster_lost_after,
+        "agents": dict(settings.cluster_agents),
     }
+    if placed is not None:
+        group |= {"split": placed.split, "fingerprint": placed.fingerprint}
+        group["memory_bytes"] = list(placed.weight_bytes)
     try:
-        _keep_secret(secret)
+        keep_secret(secret)
         _write(file, json.dumps(group), os.O_CREAT | os.O_TRUNC)
     except OSError as error:
         raise ServiceError(Kind.INTERNAL, f"the group cannot be described: {error}") from error
     return ["--group", str(file)]
-
-
-def _keep_secret(path: Path) -> None:
-    """Makes one if there is none; other hosts get a copy from their owner."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(path, secrets.token_hex(32), os.O_CREAT | os.O_EXCL)
 
 
 def _write(path: Path, text: str, flags: int) -> None:

@@ -5,8 +5,8 @@
 
 from .calibrated import calibrated
 from .errors import BadBudget, BadPlanRequest
-from .group_plan import GroupHost, GroupPlan, make_group_plan
-from .group_report import group_report
+from .group_plan import GroupHost, GroupPlan, Way, best_way, make_group_plan
+from .group_report import group_report, ranks_report
 from .group_speed import LinkSpeed
 from .machine import Accelerator, Covers, Limit, MachineLimits, gigabytes, parse_budget
 from .planner import make_plan
@@ -41,6 +41,8 @@ __all__ = [
     "Streaming",
     "Term",
     "Toggle",
+    "Way",
+    "best_way",
     "calibrated",
     "gigabytes",
     "group_report",
@@ -48,4 +50,5 @@ __all__ = [
     "make_plan",
     "parse_budget",
     "prior_speed",
+    "ranks_report",
 ]

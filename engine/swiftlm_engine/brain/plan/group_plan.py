@@ -97,6 +97,14 @@ def make_group_plan(
     return GroupPlan(tuple(hosts), alone, ways, way)
 
 
+def best_way(facts: ModelFacts, request: PlanRequest, hosts: Sequence[GroupHost]) -> Way:
+    """Over exactly these hosts. What fits before what does not, and what is short of memory before
+    what no memory would help; of two that fit the one that decodes faster."""
+    request = _group_request(facts, request, hosts[0].machine)
+    ways = (_tensor(facts, request, hosts), _pipeline(facts, request, hosts))
+    return max(ways, key=lambda way: (way.fits, bool(way.ranks), way.decode))
+
+
 def _group_request(facts: ModelFacts, request: PlanRequest, leader: MachineLimits) -> PlanRequest:
     """What ranks can do: everything in memory, exact KV unless asked for, one dtype on all."""
     dtype = None if request.dtype == "auto" else request.dtype
@@ -108,7 +116,6 @@ def _group_request(facts: ModelFacts, request: PlanRequest, leader: MachineLimit
         stream=Toggle.OFF,
         expert_slots=None,
         gpu_layers=None,
-        force=False,
     )
 
 

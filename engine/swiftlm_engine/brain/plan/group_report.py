@@ -55,7 +55,7 @@ def group_report(plan: GroupPlan) -> dict[str, Any]:  # Any: the shape of a JSON
         "context": leader.settings.context,
         "parallel": leader.settings.parallel,
         "kv": leader.settings.kv.value,
-        "ranks": [_rank(i, rank) for i, rank in enumerate(plan.way.ranks)] if plan.way else [],
+        "ranks": ranks_report(plan.way) if plan.way else [],
         "prediction": _speed(speed) if plan.fits else None,
         "alone": {
             "strategy": plan.alone.strategy.value,
@@ -65,6 +65,11 @@ def group_report(plan: GroupPlan) -> dict[str, Any]:  # Any: the shape of a JSON
         "ways": [_way(way) for way in plan.ways],
         "hosts": [_host(host) for host in plan.hosts],
     }
+
+
+def ranks_report(way: Way) -> list[dict[str, Any]]:
+    """What each rank holds, as JSON."""
+    return [_rank(number, rank) for number, rank in enumerate(way.ranks)]
 
 
 def _alone(plan: GroupPlan) -> str:
