@@ -307,3 +307,16 @@ def test_the_memory_of_raw_calls_is_bounded() -> None:
     assert memory.recall("id0") is None
     assert memory.recall("id49") is not None
     assert sum(memory.recall(f"id{n}") is not None for n in range(50)) == 10
+
+
+@pytest.mark.parametrize(
+    "escape",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ raise_exception.__globals__['__builtins__'] }}",
+        "{{ messages.append(1) }}",
+    ],
+)
+def test_a_template_cannot_leave_its_sandbox(escape: str) -> None:
+    with pytest.raises(TemplateRefused, match="safe"):
+        render(Chat((say("user", "Hi"),)), escape)
