@@ -140,4 +140,6 @@ def stored_status(model: StoredModel) -> m.ModelStatus:
         vision=model.vision,
         model_type=model.model_type,
         quantization=model.quantization,
+        tools=model.tools,
+        licence=model.licence,
     )

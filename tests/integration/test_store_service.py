@@ -16,7 +16,7 @@ from swiftlm_engine.brain.plan import Accelerator, MachineLimits, PlanRequest
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import under
 from swiftlmd.resident import stored_status
-from swiftlmd.store import ModelStore
+from swiftlmd.store import ModelStore, catalogue
 from swiftlmd.store.service import Basis, StoreService
 
 NAME = "org/tiny-mlx"
@@ -58,6 +58,11 @@ async def stub(store: ModelStore, tmp_path: Path) -> AsyncIterator[m.StoreStub]:
 async def events(steps: AsyncIterator[m.OperationEvent]) -> list[m.OperationEvent]:
     async with asyncio.timeout(60):
         return [event async for event in steps]
+
+
+async def drained(steps: AsyncIterator[object]) -> None:
+    async for _ in steps:
+        pass
 
 
 async def test_added_folder_is_shown_as_listed(stub: m.StoreStub, tmp_path: Path) -> None:
@@ -144,6 +149,31 @@ async def test_search_becomes_exact_when_it_is_refreshed(stub: m.StoreStub) -> N
         for name, content in model_files().items()
         if name not in ("README.md", "pytorch_model.bin")
     )
+
+
+async def test_refreshed_catalogue_says_what_the_repositories_say(
+    stub: m.StoreStub, store: ModelStore, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "mlx-community/Qwen3-0.6B-4bit"
+    alone = tuple(entry for entry in catalogue.entries() if entry.repo == name)
+    monkeypatch.setattr(catalogue, "entries", lambda: alone)  # one child process each
+    template = {"tokenizer_config.json": b'{"chat_template": "{{ tools }}"}'}
+    files = model_files(2_000_000) | template
+    hub.add(name, files)
+
+    async def row(refresh: bool) -> m.OfferedModel:
+        reply = await stub.search(m.SearchModelsRequest(refresh=refresh))
+        assert reply.fault is None
+        return reply.models[0]
+
+    about, exact = await row(refresh=False), await row(refresh=True)
+    assert about.size_bytes > 300_000_000
+    left_out = ("README.md", "pytorch_model.bin")
+    assert exact.size_bytes == sum(len(c) for n, c in files.items() if n not in left_out)
+    assert (exact.context, exact.quantization, exact.tools) == (256, "float16", True)
+    assert (exact.here, exact.reasoning, exact.title) == (False, True, about.title)
+    await drained(store.pull(name))
+    assert (await row(refresh=False)).here
 
 
 async def test_fit_covers_what_is_here_and_what_is_not(

@@ -60,11 +60,15 @@ async def ctl(place: Home, *words: str, code: int = 0) -> str:
 
 async def test_pull_show_fit_and_remove(live: LiveDaemon, place: Home) -> None:
     assert f"{NAME} is here" in await ctl(place, "pull", NAME)
-    fitted = json.loads(await ctl(place, "models", "list", "--fit", "--json"))
+    fitted = json.loads(await ctl(place, "models", "list", "--json"))
     verdicts = {model["model"]: model["fit"]["verdict"] for model in fitted}
     assert verdicts == {"tiny": "fits", NAME: "fits"}
-    table = await ctl(place, "models", "list", "--fit")
-    assert table.splitlines()[0].split()[:3] == ["MODEL", "SIZE", "FIT"]
+    head, *rows = (await ctl(place, "models")).splitlines()
+    assert head.split()[:6] == ["MODEL", "STATE", "SIZE", "FIT", "CONTEXT", "TOK/S"]
+    assert next(row for row in rows if NAME in row).count("apache-2.0") == 1
+    shown = await ctl(place, "models", "show", NAME)
+    assert "verdict" in shown
+    assert "tokens/s" in shown
     usage = json.loads(await ctl(place, "models", "du", "--json"))
     assert {row["name"] for row in usage["rows"]} >= {"tiny", NAME}
     await ctl(place, "models", "rm", NAME, "--yes")

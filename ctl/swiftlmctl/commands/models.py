@@ -12,7 +12,6 @@ from swiftlmctl.options import Json, Model
 
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m
-    from swiftlmctl.output import Table
 
 
 def register(app: typer.Typer) -> None:
@@ -29,59 +28,37 @@ def register(app: typer.Typer) -> None:
 def models(context: typer.Context, json: Json = False) -> None:
     """List, inspect and remove models; alone it lists them."""
     if context.invoked_subcommand is None:
-        list_models(fit=False, json=json)
+        list_models(json=json)
 
 
-def list_models(
-    fit: Annotated[bool, typer.Option("--fit", help="With what each is on this machine.")] = False,
-    json: Json = False,
-) -> None:
-    """List the models on this machine."""
-    from swiftlmctl import output, statusview
+def list_models(json: Json = False) -> None:
+    """List the models on this machine, with how each would run here."""
+    from swiftlmctl import modelview, output
 
     found, default = _listed()
     if json:
-        output.show_json(found if not fit else _fitted(found))
-    elif found and fit:
-        output.show_table(_fit_table(found, _fits([])))
+        fits = _fits()
+        output.show_json(
+            [{**output.plain(x), "fit": output.plain(fits.get(x.model))} for x in found]
+        )
     elif found:
-        output.show_table(statusview.model_table(found, default))
+        output.show_table(modelview.listed_table(found, _fits(), default))
     else:
         output.say("no models here yet; `swiftlmctl pull smollm2-135m` fetches a small one")
 
 
-def _fits(names: list[str]) -> dict[str, m.ModelFit]:
+def _fits(*names: str) -> dict[str, m.ModelFit]:
+    """Of these models or of all; none where the settings allow no plan: a list must not fail."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import client
+    from swiftlmctl import client, output
 
     async def verb(daemon: client.Daemon) -> m.FitModelsReply:
-        return await daemon.store.fit(m.FitModelsRequest(models=names))
+        return await daemon.store.fit(m.FitModelsRequest(models=list(names)))
 
     reply = client.call(verb)
-    client.check(reply.fault)
+    if reply.fault is not None:
+        output.warn(f"no verdicts: {reply.fault.message}")
     return reply.fits
-
-
-def _fitted(found: list[m.ModelStatus]) -> list[dict[str, object]]:
-    from swiftlmctl import output
-
-    fits = _fits([])
-    return [{**output.plain(x), "fit": output.plain(fits.get(x.model))} for x in found]
-
-
-def _fit_table(found: list[m.ModelStatus], fits: dict[str, m.ModelFit]) -> Table:
-    from swiftlmctl.output import Table, size_text
-
-    columns = ("model", "size", "fit", "context", "tok/s", "detail")
-    rows = []
-    for status in found:
-        fit = fits.get(status.model)
-        context = str(fit.context) if fit and fit.context else ""
-        detail = status.error or (fit.detail if fit else "")
-        verdict, speed = store.fit_words(fit), store.speed_words(fit)
-        size = size_text(status.size_bytes)
-        rows.append((status.model, size, verdict, context, speed, detail))
-    return Table(columns, tuple(rows), frozenset({"size", "context", "tok/s"}))
 
 
 def _listed() -> tuple[list[m.ModelStatus], str]:
@@ -99,7 +76,7 @@ def show(model: Model, json: Json = False) -> None:
     """Show everything known about one model."""
     import json as jsonlib
 
-    from swiftlmctl import ledger, output
+    from swiftlmctl import ledger, modelview, output
     from swiftlmctl.errors import CtlError
 
     found, _ = _listed()
@@ -109,10 +86,11 @@ def show(model: Model, json: Json = False) -> None:
         raise CtlError(
             f"no model {model!r} here; there are: {names}", hint=f"`swiftlmctl pull {model}`"
         )
+    fit = _fits(model).get(model)
     if json:
-        output.show_json(match[0])
+        output.show_json({**output.plain(match[0]), "fit": output.plain(fit)})
     else:
-        ledger.show(jsonlib.dumps(output.plain(match[0])))
+        ledger.show(jsonlib.dumps(modelview.facts(match[0], fit)))
 
 
 def rm(
@@ -185,7 +163,7 @@ def pull(
     if json:
         return
     if cancel:
-        output.say(f"the pull of {model} is cancelled")
+        output.say(last.detail or f"the pull of {model} is cancelled")
     else:
         size = last.model.size_bytes if last.model else last.total_bytes
         name = last.model.model if last.model else model

@@ -13,7 +13,6 @@ from swiftlmctl.options import Json, Model
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m
     from swiftlmctl import client
-    from swiftlmctl.output import Table
 
 Name = Annotated[str, typer.Option("--name", help="What it is called here.")]
 
@@ -66,7 +65,7 @@ def search(
 ) -> None:
     """Find models on the hub, with what each would be on this machine."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import client, output
+    from swiftlmctl import client, modelview, output
 
     request = m.SearchModelsRequest(text=text, limit=limit, fits=fits, refresh=refresh)
 
@@ -78,7 +77,7 @@ def search(
     if json:
         output.show_json(reply.models)
     elif reply.models:
-        output.show_table(_offers(reply.models))
+        output.show_table(modelview.offers_table(reply.models))
     else:
         output.say("nothing found" + (" that fits; leave --fits away to see all" if fits else ""))
 
@@ -158,45 +157,6 @@ def pack(
 def absolute(path: Path) -> str:
     """As the daemon must hear it: it has another working directory."""
     return str(path.expanduser().absolute())
-
-
-def fit_words(fit: m.ModelFit | None) -> str:
-    """`fits`, or `~ tight` where it is an estimate."""
-    if fit is None or fit.verdict == "unknown":
-        return "?"
-    return f"~ {fit.verdict}" if fit.estimated else fit.verdict
-
-
-def speed_words(fit: m.ModelFit | None) -> str:
-    if fit is None or not fit.decode_high:
-        return ""
-    return f"{fit.decode_low:.0f}-{fit.decode_high:.0f}"
-
-
-def _offers(models: list[m.OfferedModel]) -> Table:
-    from swiftlmctl.output import Table
-
-    columns = ("model", "size", "fit", "context", "tok/s", "licence", "notes")
-    right = frozenset({"size", "context", "tok/s"})
-    return Table(columns, tuple(map(_offer, models)), right)
-
-
-def _offer(model: m.OfferedModel) -> tuple[str, ...]:
-    from swiftlmctl.output import size_text
-
-    context = (model.fit.context if model.fit else 0) or model.context
-    marks = ("here", "gated", "tools", "reasoning", "vision")
-    notes = [mark for mark in marks if getattr(model, mark)]
-    notes += [model.quantization] if model.quantization else []
-    return (
-        model.model,
-        size_text(model.size_bytes) if model.size_bytes else "",
-        fit_words(model.fit),
-        str(context) if context else "",
-        speed_words(model.fit),
-        model.licence,
-        ", ".join(notes),
-    )
 
 
 def _operation(

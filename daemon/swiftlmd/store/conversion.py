@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import glob
 import shutil
 import time
@@ -88,6 +89,10 @@ class Planned:
     disk_bytes: int
     memory_bytes: int
 
+    def words(self) -> str:
+        memory, disk = self.memory_bytes / 1e9, self.disk_bytes / 1e9
+        return f"needs {memory:.1f} GB of memory and {disk:.1f} GB of disk"
+
 
 class _Reading:
     """The child's lines as reports."""
@@ -101,17 +106,21 @@ class _Reading:
         self._report = report
         self._check = check
         self._meter: Meter | None = None
+        self._latest = PullProgress(Stage.CONVERT)
 
     def take(self, line: child.Report) -> None:
         match line.get("stage"):
             case "plan":
-                self._check(Planned(line["total_bytes"], line["peak_bytes"]))
+                planned = Planned(line["total_bytes"], line["peak_bytes"])
+                self._check(planned)
+                self._report(PullProgress(Stage.CONVERT, detail=planned.words()))
             case "convert":
                 total = line["total_bytes"]
                 self._meter = self._meter or Meter(Stage.CONVERT, total, time.monotonic)
-                self._report(self._meter.report(line["done_bytes"], line["detail"]))
+                self._latest = self._meter.report(line["done_bytes"], line["detail"])
+                self._report(self._latest)
             case "done":
-                self._report(PullProgress(Stage.CONVERT, detail=_result(line)))
+                self._report(dataclasses.replace(self._latest, detail=_result(line)))
             case "error":
                 self.message = line["message"]
 

@@ -6,6 +6,7 @@ Each job has one task that owns it; followers read the newest report and the end
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
@@ -30,7 +31,7 @@ class Job:
 
     async def _run(self, work: Work) -> None:
         model = await work(self._announce)
-        self._announce(PullProgress(Stage.DONE, detail=self.latest.detail, model=model))
+        self._announce(dataclasses.replace(self.latest, stage=Stage.DONE, model=model))
 
     def _announce(self, report: PullProgress) -> None:
         self.latest = report

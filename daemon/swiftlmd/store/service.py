@@ -16,9 +16,10 @@ from swiftlm_engine.brain.plan import MachineLimits, PlanRequest
 from swiftlm_proto import messages as m
 from swiftlmd.faults import ServiceError
 from swiftlmd.store import catalogue, fit
-from swiftlmd.store.discovery import Offer, Outline
-from swiftlmd.store.entries import PullProgress
+from swiftlmd.store.discovery import Offer
+from swiftlmd.store.entries import PullProgress, Stage, StoredModel
 from swiftlmd.store.fit import Fit
+from swiftlmd.store.folder import Inspection, inspect
 from swiftlmd.store.store import ModelStore
 
 _LIMIT = 20
@@ -149,25 +150,28 @@ class StoreService(m.StoreBase):
 
     async def _weighed(self, found: list[m.OfferedModel]) -> list[m.OfferedModel]:
         """With verdicts: by the folder or outline that is here, else by the size."""
-        paths = {model.name: model.path for model in await self._store.list() if model.ready}
+        here = {model.name: model for model in await self._store.list() if model.ready}
         basis = await self._planning()
 
         def weigh() -> None:
             for model in found:
-                model.fit = to_message(_verdict(model, self._folder(model, paths), basis))
+                model.fit = to_message(_verdict(model, self._folder(model, here), basis))
 
         await asyncio.to_thread(weigh)
         return found
 
-    def _folder(self, model: m.OfferedModel, paths: dict[str, Path]) -> Path | None:
+    def _folder(self, model: m.OfferedModel, here: dict[str, StoredModel]) -> Path | None:
         """The model's own, else its outline's; what they say of it is taken over."""
-        if model.model in paths:
+        if stored := here.get(model.model):
             model.here = True
-            return paths[model.model]
+            _take_over(model, stored, stored.size_bytes)
+            return stored.path
         outline = self._store.known_outline(model.model) if "/" in model.model else None
         if outline is None:
             return None
-        _take_over(model, outline)
+        model.gated = outline.gated
+        model.licence = outline.licence or model.licence
+        _take_over(model, inspect(outline.path, outline.path), outline.size_bytes)
         return outline.path
 
 
@@ -185,6 +189,7 @@ def _verdict(model: m.OfferedModel, folder: Path | None, basis: Basis) -> Fit:
 def to_event(report: PullProgress) -> m.OperationEvent:
     """Progress on the wire."""
     share = report.done_bytes / report.total_bytes if report.total_bytes else 0.0
+    share = 1.0 if report.stage is Stage.DONE else share
     return m.OperationEvent(
         stage=report.stage.value,
         fraction=share,
@@ -237,11 +242,13 @@ def _from_entry(entry: catalogue.Entry) -> m.OfferedModel:
     )
 
 
-def _take_over(model: m.OfferedModel, outline: Outline) -> None:
-    """What the repository itself says goes before the catalogue's estimate."""
-    model.size_bytes = outline.size_bytes
-    model.gated = outline.gated
-    model.licence = outline.licence or model.licence
+def _take_over(model: m.OfferedModel, seen: StoredModel | Inspection, size_bytes: int) -> None:
+    """What the model itself says goes before the catalogue's and the search's estimates."""
+    model.size_bytes = size_bytes
+    model.licence = seen.licence or model.licence
+    if seen.model_type:  # else its configuration could not be read
+        model.tools, model.vision = seen.tools, seen.vision
+        model.context, model.quantization = seen.context, seen.quantization
 
 
 def _wanted(model: m.OfferedModel, only_fitting: bool) -> bool:

@@ -67,6 +67,8 @@ class Shelf:
         if not (pinned or _looks_like_model(snapshot)):
             return None
         model = self._stored(repo.name, snapshot, Source.HUB, self.options.hub_cache)
+        if pinned and pinned.licence:  # pulls leave the card on the hub
+            model = dataclasses.replace(model, licence=pinned.licence)
         if not pinned:
             strange = model.model_type and not supported.is_known(model.model_type)
             return None if strange else model
@@ -101,6 +103,7 @@ class Shelf:
             quantization=found.quantization,
             vision=found.vision,
             tools=found.tools,
+            licence=found.licence or _built_in_licence(name, source),
             revision=path.name if source is Source.HUB else "",
         )
 
@@ -112,6 +115,10 @@ class Shelf:
         found = folder.inspect(path, root)
         self._seen[path] = (signature, found)
         return found
+
+
+def _built_in_licence(name: str, source: Source) -> str:
+    return builtin.BUILT_INS[name].licence if source is Source.BUILT_IN else ""
 
 
 def _unfinished(repo: CachedRepo, snapshot: Path | None, left: int) -> StoredModel:

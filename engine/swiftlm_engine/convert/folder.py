@@ -269,3 +269,6 @@ def _write_json(folder: Path, file: GgufFile, config: families.Config, dtype: st
     for name, content in contents.items():
         text = json.dumps(content, indent=2, ensure_ascii=False)
         (folder / name).write_text(text + "\n", encoding="utf-8")
+    if licence := file.get("general.license"):
+        card = f"---\nlicense: {licence}\n---\n"
+        (folder / "README.md").write_text(card, encoding="utf-8")

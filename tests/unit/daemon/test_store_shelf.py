@@ -135,6 +135,31 @@ def test_gguf_folder_says_how_to_import_it(shelf: Shelf, tmp_path: Path) -> None
     assert "swiftlmctl import" in reason(shelf, "pub/gguf")
 
 
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        (b"---\ntags: [mlx]\nlicense: mit\n---\n# A model\n", "mit"),
+        (b"---\nlicense: other\nlicense_name: 'llama3.1'\n---\n", "llama3.1"),
+        (b"---\nlicense: other\n---\n", "other"),
+        (b"# A model\nlicense: mit\n", ""),
+        (b"---\ntags: [mlx]\n---\nlicense: mit\n", ""),
+        (None, ""),
+    ],
+)
+def test_licence_is_what_the_card_states(
+    shelf: Shelf, tmp_path: Path, card: bytes | None, licence: str
+) -> None:
+    write(tmp_path / "mine" / "one", README__md=card)
+    assert named(shelf, "one").licence == licence
+
+
+def test_licence_of_a_pulled_model_is_the_one_noted_then(shelf: Shelf, tmp_path: Path) -> None:
+    hub_snapshot(tmp_path / "hub", "org/one")
+    pinned = Pinned("org/one", "main", COMMIT, (WEIGHTS,), 1, "apache-2.0", 0.0)
+    shelf.records.pinned.put(pinned)
+    assert named(shelf, "org/one").licence == "apache-2.0"
+
+
 def test_repaired_folder_is_seen_at_once(shelf: Shelf, tmp_path: Path) -> None:
     folder = write(tmp_path / "mine" / "local", tokenizer__json=None)
     assert reason(shelf, "local")

@@ -59,6 +59,14 @@ def test_round_trip_keeps_logits_and_tokens(arch: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(np.array(logits), np.array(expected), atol=tolerance, rtol=0)
 
 
+def test_licence_is_carried_over(tmp_path: Path) -> None:
+    before = original("llama", tmp_path)
+    stated = {"general__license": ("apache-2.0", GGUFValueType.STRING)}
+    source = write_gguf(before, tmp_path / "m.gguf", "llama", **stated)
+    result = converted(source, tmp_path / "out")
+    assert (result.path / "README.md").read_text() == "---\nlicense: apache-2.0\n---\n"
+
+
 def test_chat_template_is_carried_over(tmp_path: Path) -> None:
     before = original("llama", tmp_path)
     result = converted(write_gguf(before, tmp_path / "m.gguf", "llama"), tmp_path / "out")

@@ -1,0 +1,87 @@
+"""How models look on the terminal: those that are here, those that the hub offers, one alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from swiftlmctl import output
+from swiftlmctl.output import Table, size_text
+
+if TYPE_CHECKING:
+    from swiftlm_proto import messages as m
+
+_COLUMNS = ("model", "size", "fit", "context", "tok/s", "licence", "notes")
+_RIGHT = frozenset({"size", "context", "tok/s"})
+_OFFER_MARKS = ("here", "gated", "tools", "reasoning", "vision")
+
+
+def listed_table(found: list[m.ModelStatus], fits: Mapping[str, m.ModelFit], default: str) -> Table:
+    """Those on the disk, each with the plan's verdict; `*` marks the default."""
+    rows = [_listed(status, fits.get(status.model), default) for status in found]
+    return Table(("model", "state", *_COLUMNS[1:]), tuple(rows), _RIGHT)
+
+
+def offers_table(models: list[m.OfferedModel]) -> Table:
+    return Table(_COLUMNS, tuple(map(_offer, models)), _RIGHT)
+
+
+def facts(status: m.ModelStatus, fit: m.ModelFit | None) -> dict[str, Any]:
+    """Everything that is known of one model; counts of zero say nothing and are left out."""
+    known = {k: v for k, v in output.plain(status).items() if v or isinstance(v, bool)}
+    if fit is None:
+        return known
+    verdict = {
+        "verdict": fit_words(fit),
+        "detail": fit.detail,
+        "context": fit.context or None,
+        "tokens/s": speed_words(fit),
+        "needed_bytes": fit.needed_bytes,
+        "available_bytes": fit.available_bytes,
+    }
+    return known | {"fit": verdict}
+
+
+def fit_words(fit: m.ModelFit | None) -> str:
+    """`fits`, or `~ tight` where it is an estimate."""
+    if fit is None or fit.verdict == "unknown":
+        return "?"
+    return f"~ {fit.verdict}" if fit.estimated else fit.verdict
+
+
+def speed_words(fit: m.ModelFit | None) -> str:
+    if fit is None or not fit.decode_high:
+        return ""
+    return f"{fit.decode_low:.0f}-{fit.decode_high:.0f}"
+
+
+def _listed(status: m.ModelStatus, fit: m.ModelFit | None, default: str) -> tuple[str, ...]:
+    notes = [status.error] if status.error else []
+    notes += [mark for mark in ("tools", "vision", "pinned") if getattr(status, mark)]
+    notes += [status.quantization] if status.quantization else []
+    context = (fit.context if fit else 0) or status.context
+    return (
+        status.model + (" *" if status.model == default else ""),
+        (status.state.name or "unknown").lower(),
+        size_text(status.size_bytes) if status.size_bytes else "",
+        "" if status.error else fit_words(fit),
+        str(context) if context else "",
+        speed_words(fit),
+        status.licence,
+        ", ".join(notes),
+    )
+
+
+def _offer(model: m.OfferedModel) -> tuple[str, ...]:
+    context = (model.fit.context if model.fit else 0) or model.context
+    notes = [mark for mark in _OFFER_MARKS if getattr(model, mark)]
+    notes += [model.quantization] if model.quantization else []
+    return (
+        model.model,
+        size_text(model.size_bytes) if model.size_bytes else "",
+        fit_words(model.fit),
+        str(context) if context else "",
+        speed_words(model.fit),
+        model.licence,
+        ", ".join(notes),
+    )
