@@ -64,6 +64,7 @@ def _metadata(writer: GGUFWriter, config: dict[str, Any], arch: str) -> None:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
     if arch == "gemma3":
         writer.add_sliding_window(config["sliding_window"])
 
