@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 
+from swiftlm_engine.turboquant.backend import Backend
 from swiftlm_engine.turboquant.codec import Pages, codec
 from swiftlm_engine.turboquant.formats import K4V3, num_pages
-from swiftlm_engine.turboquant.kernels.launch import KernelBackend
 from swiftlm_engine.turboquant.sequence import SequenceKV
 
 Graph = Callable[[], mx.array]
@@ -28,14 +28,15 @@ class Report:
         print(f"{part:8s} {what:44s} {value:10.4g} {unit:8s} {target}", flush=True)
 
     def in_turns(
-        self, part: str, name: str, pairs: list[tuple[float, float]], target: float
+        self, part: str, names: tuple[str, str], pairs: list[tuple[float, float]], target: float
     ) -> None:
-        """Medians of (fp16, ours) pairs measured in turns, and of their ratios."""
+        """Medians of (peer, ours) pairs measured in turns, and of their ratios."""
         ratios = sorted(exact / turbo for exact, turbo in pairs)
-        self.row(part, f"{name} fp16", statistics.median(x for x, _ in pairs), "us")
-        self.row(part, f"{name} k4v3", statistics.median(x for _, x in pairs), "us")
+        for name, times in zip(names, zip(*pairs, strict=True), strict=True):
+            spread = f"{min(times):.1f}..{max(times):.1f}"
+            self.row(part, name, statistics.median(times), "us", spread)
         spread = f"{ratios[0]:.2f}..{ratios[-1]:.2f}, target {target}"
-        self.row(part, f"{name} ratio", statistics.median(ratios), "x", spread)
+        self.row(part, f"{names[1]}, ratio", statistics.median(ratios), "x", spread)
 
 
 class Clock:
@@ -56,17 +57,16 @@ class Clock:
             queued = self._ballast
             for _ in range(24):
                 queued = queued + 1
-            made = [] if graph is None else [graph()]
             mx.synchronize()
             start = time.perf_counter()
             mx.async_eval(queued)
-            mx.eval(made)
+            mx.eval([] if graph is None else [graph()])  # prefill starts work while it builds
             mx.synchronize()
             walls.append((time.perf_counter() - start) * 1e6)
         return statistics.median(walls)
 
 
-def random_kv(heads: int, dim: int, length: int, backend: KernelBackend) -> SequenceKV:
+def random_kv(heads: int, dim: int, length: int, backend: Backend) -> SequenceKV:
     """Storage of `length` tokens with random codes: times do not depend on the codes."""
     order = backend.key_order(K4V3, dim)
     kv = SequenceKV(codec(K4V3, dim, order))
@@ -86,9 +86,8 @@ def random_kv(heads: int, dim: int, length: int, backend: KernelBackend) -> Sequ
     return kv
 
 
-def exact_zone(heads: int, tokens: int, dim: int) -> tuple[mx.array, mx.array]:
-    keys, values = mx.random.normal((2, heads, tokens, dim)).astype(mx.float16)
-    return mx.contiguous(keys), mx.contiguous(values)
+def exact_zone(heads: int, tokens: int, dim: int) -> mx.array:
+    return mx.random.normal((2, heads, tokens, dim)).astype(mx.float16)
 
 
 def random_words(*shape: int) -> mx.array:

@@ -3,8 +3,8 @@
     python bench/kv_memory.py [--tokens N] [--layers L] [--formats F ...]
 
 A random model of the attention shape of an 8B llama (32 query heads, 8 KV heads of 128) and little
-else reads N tokens in chunks of 2,048. Resident: bytes the caches hold at the end. Peak: by how
-much MLX's peak grew from the first chunk to the last, so that weights and scratch drop out.
+else reads N tokens in chunks of 2,048. Resident: bytes the caches hold at the end. Peak: MLX's own
+count, less what was held before the first chunk, so with the scratch of attention in both.
 """
 
 import argparse
@@ -48,17 +48,14 @@ def main() -> int:
 
 
 def measure(model: nn.Module, caches: list[Any], tokens: int) -> Held:
-    first = 0
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
     for start in range(0, tokens, CHUNK):
         mx.clear_cache()
-        if not start:
-            mx.reset_peak_memory()
         model(mx.random.randint(0, 100, (1, min(CHUNK, tokens - start))), cache=caches)
         mx.eval([c.state for c in caches])
-        first = first or mx.get_peak_memory()
-    per_chunk = sum(c.nbytes for c in caches) * CHUNK // tokens
-    # The first chunk's own KV is part of what the first peak holds.
-    return Held(sum(c.nbytes for c in caches), mx.get_peak_memory() - first + per_chunk)
+    return Held(sum(c.nbytes for c in caches), mx.get_peak_memory() - before)
 
 
 def shaped_model(layers: int) -> nn.Module:

@@ -44,7 +44,7 @@ class SequenceKV:
     num_exact: int = 0  # `fresh` ones included
     num_pages: int = 0
     # Arrays are None while there is nothing to hold: no tokens, no pages.
-    zone: tuple[mx.array, mx.array] | None = None  # (H, capacity, d) in the model's dtype
+    zone: mx.array = None  # (2, H, capacity, d): keys, values in the model's dtype
     fresh: tuple[mx.array, mx.array] | None = None  # (..., H, T, d) newest tokens, not yet in zone
     pages: Pages | None = None  # capacity may exceed num_pages
     means: mx.array = None  # (H, S, d) fp16
@@ -53,18 +53,18 @@ class SequenceKV:
     @property
     def exact_keys(self) -> mx.array:
         """(H, capacity, d), None while there are no tokens."""
-        self._settle()
-        return None if self.zone is None else self.zone[0]
+        zone = self.settled()
+        return None if zone is None else zone[0]
 
     @property
     def exact_values(self) -> mx.array:
-        self._settle()
-        return None if self.zone is None else self.zone[1]
+        zone = self.settled()
+        return None if zone is None else zone[1]
 
     @property
     def capacity(self) -> int:
         """Exact tokens there is room for."""
-        return 0 if self.zone is None else self.zone[0].shape[1]
+        return 0 if self.zone is None else self.zone.shape[2]
 
     @property
     def num_fresh(self) -> int:
@@ -90,48 +90,49 @@ class SequenceKV:
 
     def nbytes(self) -> int:
         pages = () if self.pages is None else self.pages.arrays()
-        held = (*(self.zone or ()), *pages, self.means, self.equaliser)
+        held = (self.zone, *pages, self.means, self.equaliser)
         return sum(a.nbytes for a in held if a is not None)
 
     def fork(self) -> "SequenceKV":
         """A copy that shares every buffer until one side writes."""
         twin = SequenceKV(self.codec, self.num_exact, self.num_pages)
-        # a[...] is another object on the same buffer; mx.array(a) would copy it.
-        twin.adopt([None if a is None else a[...] for a in self.arrays()])
+        held = self.settled(), self.means, self.equaliser
+        twin.zone, twin.means, twin.equaliser = map(_shared, held)
+        if self.pages is not None:
+            twin.pages = Pages(*map(_shared, self.pages.arrays()))
         return twin
 
     def adopt(self, arrays: list[mx.array | None]) -> None:
         """Take over the arrays of `arrays()`, in that order."""
         keys, values, *pages, self.means, self.equaliser = arrays
-        self.zone, self.fresh = None if keys is None else (keys, values), None
+        self.zone, self.fresh = None if keys is None else mx.stack([keys, values]), None
         self.pages = None if pages[0] is None else Pages(*pages)
 
     def append(self, keys: mx.array, values: mx.array) -> None:
         """Add (..., H, T, d) tokens, leading ones only; `flush` compresses later."""
-        self._settle()
+        self.settled()
         count = keys.shape[-2]
         self.num_exact += count
         self.fresh = keys, values
         if count > MAX_FRESH or not self.num_pages or self.num_exact > self.capacity:
-            self._settle()
+            self.settled()
 
-    def adopt_zone(self, keys: mx.array, values: mx.array) -> None:
+    def adopt_zone(self, zone: mx.array) -> None:
         """Take over an exact zone in which the fresh tokens are written."""
-        self.zone, self.fresh = (keys, values), None
+        self.zone, self.fresh = zone, None
 
-    def _settle(self) -> None:
-        """Write the fresh tokens into the exact zone."""
+    def settled(self) -> mx.array:
+        """The exact zone with the fresh tokens written into it; None while there are none."""
         if self.fresh is None:
-            return
-        fresh = [x.reshape(x.shape[-3:]) for x in self.fresh]
+            return self.zone
+        fresh = mx.stack([x.reshape(x.shape[-3:]) for x in self.fresh])
         start = self.num_exact - self.num_fresh
         self.fresh = None
         if self.zone is None or self.num_exact > self.capacity:
-            held = (None, None) if self.zone is None else self.zone
-            self.zone = _grown(held[0], start, fresh[0]), _grown(held[1], start, fresh[1])
+            self.zone = _grown(self.zone, start, fresh)
         else:
-            for held, new in zip(self.zone, fresh, strict=True):
-                held[:, start : self.num_exact] = new
+            self.zone[:, :, start : self.num_exact] = fresh
+        return self.zone
 
     def flush(self, queries: mx.array, encode: Encode) -> None:
         """Compress all but the newest tokens; `queries` (..., Hq, T, d) teach the first
@@ -142,15 +143,12 @@ class SequenceKV:
         stop = SINK_TOKENS + count * PAGE_TOKENS
         self._learn(self.exact_keys[:, SINK_TOKENS:stop], queries, count)
         self._store(encode(self, count), count)
-        self.zone = (
-            _without(self.exact_keys, stop, self.num_exact),
-            _without(self.exact_values, stop, self.num_exact),
-        )
+        self.zone = _without(self.zone, stop, self.num_exact)
         self.num_exact -= count * PAGE_TOKENS
 
     def trim(self, count: int) -> int:
         """Forget the newest `count` tokens; returns how many that were."""
-        self._settle()
+        self.settled()
         count = min(count, self.num_tokens)
         newest = self.num_exact - SINK_TOKENS if self.num_pages else self.num_exact
         if count <= newest:
@@ -220,7 +218,7 @@ class SequenceKV:
             keys = mx.concatenate([keys, old_keys[:, :loose].astype(keys.dtype)], 1)
             values = mx.concatenate([values, old_values[:, :loose].astype(values.dtype)], 1)
         self.num_exact = SINK_TOKENS + loose
-        self.zone = _grown(None, 0, keys), _grown(None, 0, values)
+        self.zone = _grown(None, 0, mx.stack([keys, values]))
         self._keep_pages(whole)
 
     def _keep_pages(self, count: int) -> None:
@@ -231,18 +229,23 @@ class SequenceKV:
             self.means = self.means[:, : self.num_segments]
 
 
+def _shared(array: mx.array | None) -> mx.array:
+    """Another object on the same buffer; mx.array(array) would copy it."""
+    return None if array is None else array[...]
+
+
 def _grown(held: mx.array | None, used: int, new: mx.array) -> mx.array:
-    parts = [new] if held is None or used == 0 else [held[:, :used], new]
-    heads, tokens, dim = new.shape
+    parts = [new] if held is None or used == 0 else [held[:, :, :used], new]
+    both, heads, tokens, dim = new.shape
     spare = EXACT_CAPACITY - used - tokens
     if spare > 0:
-        parts.append(mx.zeros((heads, spare, dim), new.dtype))
-    return mx.concatenate(parts, axis=1) if len(parts) > 1 else new
+        parts.append(mx.zeros((both, heads, spare, dim), new.dtype))
+    return mx.concatenate(parts, axis=2) if len(parts) > 1 else new
 
 
-def _without(held: mx.array, stop: int, used: int) -> mx.array:
+def _without(zone: mx.array, stop: int, used: int) -> mx.array:
     """The exact zone without the tokens between the sinks and `stop`."""
-    return _grown(held[:, :SINK_TOKENS], SINK_TOKENS, held[:, stop:used])
+    return _grown(zone[:, :, :SINK_TOKENS], SINK_TOKENS, zone[:, :, stop:used])
 
 
 def _page_grown(held: mx.array | None, used: int, new: mx.array, capacity: int) -> mx.array:

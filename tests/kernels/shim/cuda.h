@@ -40,6 +40,10 @@ inline int __float2int_rn(float x) { return (int)std::rint(x); }
 inline float __int2float_rn(int x) { return (float)x; }
 inline float2 __half22float2(__half2 h) { return float2{(float)h.x, (float)h.y}; }
 inline __half2 __floats2half2_rn(float a, float b) { return __half2{(half)a, (half)b}; }
+inline __half2 __hadd2(__half2 a, __half2 b) { return a + b; }
+inline __half2 __hsub2(__half2 a, __half2 b) { return a - b; }
+inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) { return __builtin_elementwise_fma(a, b, c); }
+inline uint2 make_uint2(uint a, uint b) { return uint2{a, b}; }
 inline float2 make_float2(float a, float b) { return float2{a, b}; }
 inline float4 make_float4(float a, float b, float c, float d) { return float4{a, b, c, d}; }
 template <class T>

@@ -153,9 +153,9 @@ def test_random_feeds_and_trims_keep_what_was_fed(steps: list[tuple[str, int]]):
 def poison(cache: TurboKVCache) -> None:
     """Fill all that lies beyond the counts with what shows if it is read."""
     kv = cache.kv
-    if kv.exact_keys is not None:
-        for held in (kv.exact_keys, kv.exact_values):
-            held[:, kv.num_exact :] = float("nan")
+    zone = kv.settled()
+    if zone is not None:
+        zone[:, :, kv.num_exact :] = float("nan")
     if kv.pages is not None:
         for held in kv.pages.arrays():
             stale = 2**32 - 1 if held.dtype == mx.uint32 else float("nan")

@@ -38,20 +38,24 @@ def constants(format: KVFormat, head_dim: int, scale: float, order: NibbleOrder)
 
 
 def matrix_constants(format: KVFormat) -> str:
-    """Byte tables for the CUDA matrix kernel: key magnitudes as 8-bit levels, values as fp16."""
+    """Byte tables for CUDA's byte permutes: key magnitudes as 8-bit levels, both as fp16."""
     steps, step = eight_bit_steps(key_half_levels(format.key_code))
     keys = [128 + m for m in steps]
-    values = value_quantiser(3).levels.astype(np.float16).view(np.uint16).tolist()
-    words = {
-        "K_BYTES_0": _word(keys[:4]),
-        "K_BYTES_1": _word(keys[4:]),
-        "V_LOW_0": _word([v & 255 for v in values[:4]]),
-        "V_LOW_1": _word([v & 255 for v in values[4:]]),
-        "V_HIGH_0": _word([v >> 8 for v in values[:4]]),
-        "V_HIGH_1": _word([v >> 8 for v in values[4:]]),
-        "K_STEP": _number(step),
-    }
+    words = {"K_BYTES_0": _word(keys[:4]), "K_BYTES_1": _word(keys[4:]), "K_STEP": _number(step)}
+    words |= _half_bytes("K", key_quantiser(format.key_code).levels[8:])
+    words |= _half_bytes("V", value_quantiser(3).levels)
     return "".join(f"#define {name} {value}\n" for name, value in words.items())
+
+
+def _half_bytes(name: str, levels: np.ndarray) -> dict[str, str]:
+    """Eight levels as fp16, low and high bytes apart, four to a word."""
+    numbers = levels.astype(np.float16).view(np.uint16).tolist()
+    parts = {"LOW": [n & 255 for n in numbers], "HIGH": [n >> 8 for n in numbers]}
+    return {
+        f"{name}_{part}_{i}": _word(both[4 * i : 4 * i + 4])
+        for part, both in parts.items()
+        for i in (0, 1)
+    }
 
 
 def _tables(format: KVFormat) -> str:

@@ -9,15 +9,16 @@ from swiftlm_engine.turboquant.kernels.dialect import Text
 
 ENCODE = Text(
     "encode",
-    ("ek", "ev", "mu", "eq", "first"),
+    ("ez", "mu", "eq", "first"),
     ("kw", "ks", "vw", "vs"),
     r"""
-  const int N = D / 32, hk = by, page = bx, capacity = ek_shape[1], segments = mu_shape[1];
+  const int N = D / 32, hk = by, page = bx, capacity = ez_shape[2], segments = mu_shape[1];
   const int PER_WORD = 32 / KEY_BITS, OWN = N >= PER_WORD ? N / PER_WORD : 1;
   const int VALUE_WORDS = D / 2 + (VALUE_BITS == 3 ? D / 4 : D / 2);
   const int UNITS = N >= 4 ? N / 4 : 1;
   const long at = (long)hk * nbx + page;
   const long source = ((long)hk * capacity + SINKS + page * 64 + warp * 8) * D + lane * N;
+  const long values = source + (long)ez_shape[1] * capacity * D;
   const long mean = ((long)hk * segments + (first_shape[0] - 1 + page) / 8) * D + lane * N;
   u32 low[N / 2], high[N / 2], ones[UNITS];
   TQ_UNROLL for (int i = 0; i < N / 2; ++i) {
@@ -30,7 +31,7 @@ ENCODE = Text(
     const int token = warp * 8 + t;
     float x[N];
     TQ_UNROLL for (int i = 0; i < N; ++i) {
-      const float k = tq_clean(float(ek[source + t * D + i])) - float(mu[mean + i]);
+      const float k = tq_clean(float(ez[source + t * D + i])) - float(mu[mean + i]);
       x[i] = k / float(eq[hk * D + lane * N + i]);
     }
     const float norm = tq_normalise<N>(x, lane);
@@ -52,7 +53,7 @@ ENCODE = Text(
       if (KEY_SCALARS == 2) ks[(at * KEY_SCALARS + 1) * 64 + token] = H(missed);
     }
 
-    TQ_UNROLL for (int i = 0; i < N; ++i) x[i] = tq_clean(float(ev[source + t * D + i]));
+    TQ_UNROLL for (int i = 0; i < N; ++i) x[i] = tq_clean(float(ez[values + t * D + i]));
     const float size = tq_normalise<N>(x, lane);
     float sum = 0.f;
     TQ_UNROLL for (int i = 0; i < N; ++i) {

@@ -2,8 +2,8 @@
 
 The first threadgroups of every KV head (`zones` of them) run this text instead of pages: no launch
 of its own. Lane = dims, R tokens in flight. This step's tokens come as `nk`, `nv`; with APPEND the
-zone is written anew, with them, to `xk`, `xv`: the GPU may still be reading the old one, and a copy
-of some 130 tokens costs less than two slice updates.
+zone is written anew, with them, to `xz`: the GPU may still be reading the old one, and a copy of
+some 130 tokens costs less than slice updates.
 """
 
 # Names it needs around it: zones, hk, row, lane, warp, G, GB, NW, APPEND, Z (the type of the zone);
@@ -13,7 +13,8 @@ EXACT = r"""
     const int HELD_LANE = (D / 2 + 31) / 32, M = 2 * HELD_LANE, R = G > 4 ? 2 : 4;
     const int USED = (D / 2 + HELD_LANE - 1) / HELD_LANE, own = lane < USED ? lane : USED - 1;
     const int held = tokens_shape[0] - 1, seen = tokens_shape[1] - 1, fresh = tokens_shape[2] - 1;
-    const long zone = (long)hk * ek_shape[1] * D + own * M;
+    const long zone = (long)hk * ez_shape[2] * D + own * M;
+    const long values = (long)ez_shape[1] * ez_shape[2] * D;  // behind the keys
     const long added = ((long)hk * fresh - held) * D + own * M;
     for (int g = warp; g < G; g += NW) {
       for (int d = lane; d < D; d += 32) room[g * D + d] = float(q[(row + g) * D + d]) * SCALE;
@@ -26,11 +27,11 @@ EXACT = r"""
       TQ_UNROLL for (int r = 0; r < R; ++r) {
         const int at = t + r < held + seen ? t + r : t;
         const long place = zone + (long)at * D, other = added + (long)at * D;
-        tq_read(k[r], at < held ? ek + place : nk + other);
-        tq_read(v[r], at < held ? ev + place : nv + other);
+        tq_read(k[r], at < held ? ez + place : nk + other);
+        tq_read(v[r], at < held ? ez + values + place : nv + other);
         if (APPEND && by % GB == 0 && lane < USED) {
-          tq_store(k[r], xk + place);
-          tq_store(v[r], xv + place);
+          tq_store(k[r], xz + place);
+          tq_store(v[r], xz + values + place);
         }
       }
       TQ_UNROLL for (int g = 0; g < G; ++g) {

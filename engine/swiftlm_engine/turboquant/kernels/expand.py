@@ -2,18 +2,19 @@
 
 A threadgroup writes 64 tokens of one KV head: a page (decode, turn back, times s, plus mu), or a
 piece of the exact zone (copied). Grid: (pages + blocks of exact tokens, KV heads), eight
-simdgroups.
+simdgroups, eight tokens each; lane = N neighbouring dims.
 """
 
+from swiftlm_engine.turboquant.formats import SINK_TOKENS
 from swiftlm_engine.turboquant.kernels.dialect import Text
 
-EXPAND = Text(
-    "expand",
-    ("kw", "ks", "vw", "vs", "mu", "eq", "ek", "ev", "pages", "tokens"),
-    ("xk", "xv"),
-    r"""
+INPUTS = ("kw", "ks", "vw", "vs", "mu", "eq", "ez", "pages", "tokens")
+OUTPUTS = ("xk", "xv")
+
+# The exact zone, and the words of the simdgroup's eight tokens.
+OPENING = r"""
   const int N = D / 32, hk = by, exact = tokens_shape[0] - 1, count = pages_shape[0] - 1;
-  const int capacity = kw_shape[1], segments = mu_shape[1], room = ek_shape[1];
+  const int capacity = kw_shape[1], segments = mu_shape[1], room = ez_shape[2];
   const int PER_WORD = 32 / KEY_BITS, OWN = N >= PER_WORD ? N / PER_WORD : 1;
   const int VALUE_WORDS = D / 2 + (VALUE_BITS == 3 ? D / 4 : D / 2);
   const long total = (long)count * 64 + exact;
@@ -21,8 +22,8 @@ EXPAND = Text(
     for (int t = (bx - count) * 64 + warp; t < exact && t < (bx - count + 1) * 64; t += 8) {
       const long target = (hk * total + t + (t < SINKS ? 0 : count * 64)) * D;
       for (int d = lane; d < D; d += 32) {
-        xk[target + d] = ek[((long)hk * room + t) * D + d];
-        xv[target + d] = ev[((long)hk * room + t) * D + d];
+        xk[target + d] = ez[((long)hk * room + t) * D + d];
+        xv[target + d] = ez[((long)(ez_shape[1] + hk) * room + t) * D + d];
       }
     }
     return;
@@ -41,6 +42,14 @@ EXPAND = Text(
     const long word = at * (D / PER_WORD) + lane * N / PER_WORD + j;
     tq_read(words[j], kw + word * 64 + warp * 8);
   }
+"""
+
+EXPAND = Text(
+    "expand",
+    INPUTS,
+    OUTPUTS,
+    OPENING
+    + r"""
   float stretch[N], shift[N];
   TQ_UNROLL for (int i = 0; i < N; ++i) {
     stretch[i] = float(eq[hk * D + lane * N + i]);
@@ -72,8 +81,8 @@ EXPAND = Text(
     tq_store(values, xv + target);
   }
 """,
-    header=r"""
-#define SINKS 4
+    header=f"#define SINKS {SINK_TOKENS}\n"
+    + r"""
 #if KEY_BITS == 8
 TQ_FN float tq_key_level(u32 word, int d) {
   return float(int((word >> (8 * (d & 3))) & 255u) - 128);

@@ -17,6 +17,7 @@ from swiftlm_engine.turboquant.kernels.constants import constants, matrix_consta
 from swiftlm_engine.turboquant.kernels.dialect import Dialect, Text, compiled, cuda, metal
 from swiftlm_engine.turboquant.kernels.encode import ENCODE
 from swiftlm_engine.turboquant.kernels.expand import EXPAND
+from swiftlm_engine.turboquant.kernels.expand_pairs import EXPAND_PAIRS
 from swiftlm_engine.turboquant.kernels.merge import MERGE
 from swiftlm_engine.turboquant.kernels.scalar import MAX_SEGMENTS, SCALAR
 from swiftlm_engine.turboquant.kernels.simdgroup import SIMDGROUP
@@ -27,7 +28,7 @@ from swiftlm_engine.turboquant.sequence import MAX_FRESH, SequenceKV
 
 MAX_ROWS = MAX_FRESH  # queries that are decoded one by one; more go through `expand`
 _COUNTER_SIZE = 1 << 17  # the largest count a kernel can be told, in pages: 8 M tokens
-_MAX_COUNTS = 256  # kept; a decode step asks for the same few in every layer
+_MAX_KEPT = 256  # counts and steps; a decode step asks for the same few in every layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,16 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Decode:
-    """What never changes from step to step in layers of one shape: building a call is host time."""
+class Step:
+    """Both launches of a decode step, all but their arrays: the same in every layer of one shape,
+    and building a call is host time."""
 
-    shape: Shape
+    turn: bool
     append: bool  # the exact zone is written anew, with this step's tokens
     pages: Any  # partials of compiled kernels, as MLX types them
     merge: Any
+    num_pages: mx.array  # counts
+    num_exact: mx.array
 
 
 @dataclass(slots=True)
@@ -59,8 +63,9 @@ class KernelBackend:
     table_in_memory: bool = False  # decode table in threadgroup memory, not spread over lanes
     parallel_groups: int = 264  # threadgroups that fill the GPU
     _kernels: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-    _decoders: dict[tuple[Any, ...], Decode] = field(default_factory=dict)
+    _steps: dict[tuple[Any, ...], Step] = field(default_factory=dict)
     _counter: mx.array | None = None
+    _ahead: mx.array | None = None  # the layer of prefill that was started last
     _counts: dict[tuple[int, ...], mx.array] = field(default_factory=dict)
 
     def key_order(self, format: KVFormat, head_dim: int) -> NibbleOrder:
@@ -69,29 +74,31 @@ class KernelBackend:
         return NibbleOrder.OFFSET
 
     def attend(self, kv: SequenceKV, queries: mx.array, scale: float) -> mx.array:
+        rows = queries.shape[-2]
         if not kv.num_pages:
-            return exact_attention(kv, queries, scale)
+            out = exact_attention(kv, queries, scale)
+            return out if rows <= MAX_ROWS else self._started(out)
         if not _has_kernels(kv.codec):
             return attention.attend(kv, queries, scale)
-        rows = queries.shape[-2]
         if rows == 1:
             return self._decode(kv, queries, scale)
         if rows <= MAX_ROWS:
             parts = mx.split(queries, rows, axis=-2)
             outs = [self._decode(kv, q, scale, rows - 1 - i) for i, q in enumerate(parts)]
             return mx.concatenate(outs, axis=-2)
-        return plain_attention(queries, *self.expand(kv), scale)
+        return self._started(plain_attention(queries, *self.expand(kv), scale))
 
     def encode(self, kv: SequenceKV, count: int) -> Pages:
         if not (_has_kernels(kv.codec) and _turns(kv.codec.head_dim)):
             return encode_plain(kv, count)
-        heads, _, dim = kv.exact_keys.shape
+        zone = kv.settled()
+        _, heads, _, dim = zone.shape
         codec, words = kv.codec, dim * kv.codec.format.key_bits // 32
         value_words = dim // 2 + (dim // 4 if codec.format.value_bits == 3 else dim // 2)
         kernel = self._kernel(ENCODE, codec, 1.0)
         first = self._count(kv.num_pages)
         out = kernel(
-            inputs=[kv.exact_keys, kv.exact_values, kv.means, kv.equaliser, first],
+            inputs=[zone, kv.means, kv.equaliser, first],
             template=[("H", mx.float16)],
             grid=(count * 256, heads, 1),
             threadgroup=(256, 1, 1),
@@ -109,76 +116,107 @@ class KernelBackend:
         """All tokens as ordinary (H, N, d) keys and values in the model's dtype."""
         if not _turns(kv.codec.head_dim):
             return kv.keys_and_values()
-        heads, _, dim = kv.exact_keys.shape
+        zone = kv.settled()
+        _, heads, _, dim = zone.shape
         blocks = kv.num_pages + -(-kv.num_exact // PAGE_TOKENS)
-        dtype = kv.exact_keys.dtype
-        kernel = self._kernel(EXPAND, kv.codec, 1.0)
+        pairs = kv.codec.order is NibbleOrder.SIGN and dim >= 128
+        kernel = self._kernel(EXPAND_PAIRS if pairs else EXPAND, kv.codec, 1.0)
         keys, values = kernel(
             inputs=[
                 *kv.held_pages.arrays(),
                 kv.means,
                 kv.equaliser,
-                kv.exact_keys,
-                kv.exact_values,
+                zone,
                 self._count(kv.num_pages),
                 self._count(kv.num_exact),
             ],
-            template=[("T", dtype)],
+            template=[("T", zone.dtype)],
             grid=(blocks * 256, heads, 1),
             threadgroup=(256, 1, 1),
             output_shapes=[(heads, kv.num_tokens, dim)] * 2,
-            output_dtypes=[dtype] * 2,
+            output_dtypes=[zone.dtype] * 2,
         )
         return keys, values
 
+    def _started(self, out: mx.array) -> mx.array:
+        """Starts a layer of prefill and waits for the one before: the host runs ahead of the GPU,
+        and every layer would be held expanded before the first is done with."""
+        mx.async_eval(out)
+        if self._ahead is not None:
+            mx.eval(self._ahead)
+        self._ahead = out
+        return out
+
     def _decode(self, kv: SequenceKV, query: mx.array, scale: float, hidden: int = 0) -> mx.array:
         """(..., Hq, 1, d) query that does not see the newest `hidden` tokens -> the same."""
-        given = kv.num_fresh
-        zone = kv.zone or (kv.exact_keys, kv.exact_values)
+        self._ahead = None
+        given, zone = kv.num_fresh, kv.zone
         seen = max(0, given - hidden)
         held = kv.num_exact - given if given else kv.num_exact - hidden
-        decode = self._decoder(kv.codec, query, zone[0], scale, append=0 < given == seen)
-        shape, groups = decode.shape, zone[0].shape[0] * decode.shape.blocks
-        splits, zones = self._splits(kv.num_pages, groups, shape)
-        blocks, pages = splits + zones, self._count(kv.num_pages, zones)
-        news = zone[0].shape if decode.append else (1,)
-        part, keys, values = decode.pages(
+        counts = kv.num_pages, held, seen, given
+        step = self._step(kv.codec, query, zone, scale, counts)
+        part, *news = step.pages(
             inputs=[
                 query,
                 *kv.held_pages.arrays(),
                 kv.means,
-                kv.equaliser if shape.turn else _turned(kv, query),
-                *zone,
-                *(kv.fresh or zone),
-                pages,
-                self._count(held, seen, given),
-            ],
-            grid=(blocks * shape.warps * 32, groups, 1),
-            output_shapes=[(groups, blocks, shape.group, kv.codec.head_dim + 2), news, news],
+                kv.equaliser if step.turn else _turned(kv, query),
+                zone,
+                *(kv.fresh or (zone, zone)),
+                step.num_pages,
+                step.num_exact,
+            ]
         )
-        if decode.append:
-            kv.adopt_zone(keys, values)
-        out: mx.array = decode.merge(inputs=[part, pages])[0]
-        if shape.turn:
+        if step.append:
+            kv.adopt_zone(news[0])
+        out: mx.array = step.merge(inputs=[part, step.num_pages])[0]
+        if step.turn:
             return out
         return (kv.codec.rotation.inverse(out[0]) + out[1]).astype(query.dtype)
 
-    def _decoder(
-        self, codec: Codec, query: mx.array, zone: mx.array, scale: float, append: bool
-    ) -> Decode:
-        shapes = query.shape, query.dtype, zone.shape[0], zone.dtype
-        key = (codec, *shapes, scale, append, self.table_in_memory)
-        if key not in self._decoders:
-            text, shape = self._choose(codec, query.shape[-3] // zone.shape[0])
-            pages = partial(
-                self._kernel(text, codec, scale, self._sizes(text, shape, append)),
-                template=[("Z", zone.dtype)],
-                threadgroup=(shape.warps * 32, 1, 1),
-                output_dtypes=[mx.float32, zone.dtype, zone.dtype],
-            )
-            merge = self._merger(codec, shape, scale, query)
-            self._decoders[key] = Decode(shape, append, pages, merge)
-        return self._decoders[key]
+    def _step(
+        self,
+        codec: Codec,
+        query: mx.array,
+        zone: mx.array,
+        scale: float,
+        counts: tuple[int, int, int, int],
+    ) -> Step:
+        shapes = query.shape, query.dtype, zone.shape, zone.dtype
+        key = (codec, *shapes, scale, counts, self.table_in_memory)
+        found = self._steps.get(key)
+        if found is None:
+            if len(self._steps) >= _MAX_KEPT:
+                self._steps.clear()
+            found = self._steps[key] = self._new_step(codec, query, zone, scale, counts)
+        return found
+
+    def _new_step(
+        self,
+        codec: Codec,
+        query: mx.array,
+        zone: mx.array,
+        scale: float,
+        counts: tuple[int, int, int, int],
+    ) -> Step:
+        pages, held, seen, given = counts
+        heads, append = zone.shape[1], 0 < given == seen
+        text, shape = self._choose(codec, query.shape[-3] // heads)
+        groups = heads * shape.blocks
+        splits, zones = self._splits(pages, groups, shape)
+        blocks = splits + zones
+        part = (groups, blocks, shape.group, codec.head_dim + 2)
+        attend = partial(
+            self._kernel(text, codec, scale, self._sizes(text, shape, append)),
+            template=[("Z", zone.dtype)],
+            grid=(blocks * shape.warps * 32, groups, 1),
+            threadgroup=(shape.warps * 32, 1, 1),
+            output_shapes=[part, zone.shape if append else (1,)],
+            output_dtypes=[mx.float32, zone.dtype],
+        )
+        merge = self._merger(codec, shape, scale, query)
+        num_pages, num_exact = self._count(pages, zones), self._count(held, seen, given)
+        return Step(shape.turn, append, attend, merge, num_pages, num_exact)
 
     def _merger(self, codec: Codec, shape: Shape, scale: float, query: mx.array) -> Any:
         warps = min(16, 2048 // max(codec.head_dim, 128))
@@ -229,7 +267,7 @@ class KernelBackend:
         if found is None:
             if self._counter is None:
                 self._counter = mx.zeros((_COUNTER_SIZE,), mx.uint8)
-            if len(self._counts) >= _MAX_COUNTS:
+            if len(self._counts) >= _MAX_KEPT:
                 self._counts.clear()
             shape = [n + 1 for n in numbers]
             found = self._counts[numbers] = self._counter[: math.prod(shape)].reshape(shape)
@@ -242,7 +280,7 @@ class KernelBackend:
         key = (text.name, codec, scale, *sizes.items())
         if key not in self._kernels:
             numbers = constants(codec.format, codec.head_dim, scale, codec.order)
-            if text is TENSOR:
+            if text in (TENSOR, EXPAND_PAIRS):
                 numbers += matrix_constants(codec.format)
             self._kernels[key] = compiled(self.dialect, text, numbers, sizes)
         return self._kernels[key]

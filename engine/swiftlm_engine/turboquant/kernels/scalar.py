@@ -9,10 +9,10 @@ from swiftlm_engine.turboquant.kernels.dialect import Text
 from swiftlm_engine.turboquant.kernels.exact import EXACT
 
 INPUTS = (
-    *("q", "kw", "ks", "vw", "vs", "mu", "eq", "ek", "ev", "nk", "nv"),
+    *("q", "kw", "ks", "vw", "vs", "mu", "eq", "ez", "nk", "nv"),
     *("pages", "tokens"),  # shapes say: pages, zones; exact tokens, new tokens seen, new tokens
 )
-OUTPUTS = ("part", "xk", "xv")
+OUTPUTS = ("part", "xz")
 MAX_SEGMENTS = 32  # per split: room for their q.mu
 
 # Sizes: G heads per block, GB blocks per KV head, NW simdgroups, TURN rotate here (else `eq`

@@ -11,13 +11,20 @@ from swiftlm_engine.turboquant.kernels.dialect import Text
 from swiftlm_engine.turboquant.kernels.exact import EXACT
 from swiftlm_engine.turboquant.kernels.scalar import INPUTS, OUTPUTS
 
-_HEADER = r"""
+PERMUTE = r"""
 #ifndef TQ_EMULATED
 TQ_FN u32 tq_permute(u32 a, u32 b, u32 s) {
   u32 d;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(s));
   return d;
 }
+#endif
+"""
+
+_HEADER = (
+    PERMUTE
+    + r"""
+#ifndef TQ_EMULATED
 TQ_FN u32 tq_transpose(u32 a) {
   u32 d;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(a));
@@ -46,6 +53,7 @@ TQ_FN float2 tq_split(u32 a) { return __half22float2(*(__half2*)&a); }
 TQ_FN uint4 tq_load4(const u32* p) { return __ldcs((const uint4*)p); }
 TQ_FN uint2 tq_load2(const u32* p) { return __ldcs((const uint2*)p); }
 """
+)
 
 TENSOR = Text(
     "tensor",

@@ -52,8 +52,7 @@ def _chain(backend: Tunable, kv: SequenceKV) -> None:
 def _storage() -> SequenceKV:
     """Random codes: equal ones would all look into the same place of the table."""
     kv = SequenceKV(codec(K4V3, DIM), num_exact=PAGE_TOKENS, num_pages=PAGES)
-    zone = mx.zeros((HEADS, EXACT_CAPACITY, DIM), mx.float16)
-    kv.zone = zone, zone
+    kv.zone = mx.zeros((2, HEADS, EXACT_CAPACITY, DIM), mx.float16)
     kv.pages = Pages(
         _words(DIM // 8, PAGE_TOKENS),
         mx.ones((HEADS, PAGES, 1, PAGE_TOKENS), mx.float16),
