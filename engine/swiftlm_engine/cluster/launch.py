@@ -33,4 +33,12 @@ def start_follower(group: Group, rank: int, leader: str, version: str) -> subpro
         command = hire_command(agent, {**asked, "version": version}, group.secret_file)
     else:
         command = follower_command(host, leader, rank, group.secret_file)
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=_environment(group, rank))
+
+
+def _environment(group: Group, rank: int) -> dict[str, str]:
+    """NCCL wants a card for each rank: those of this machine take its first ones, in order."""
+    if group.backend != "nccl":
+        return dict(os.environ)
+    card = sum(host in LOCAL for host in group.hosts[:rank])
+    return os.environ | {"CUDA_VISIBLE_DEVICES": str(card)}

@@ -1,0 +1,355 @@
+"""One model over two CUDA GPUs through NCCL: ours beside one card and beside mlx-lm's sharding.
+
+    python bench/gpu_cluster.py [--shape 8b] [--prompt 2048] [--tokens 128] [--rounds 5] [--out DIR]
+
+Writes a random 4-bit checkpoint with the shape of Qwen3-8B and a tokenizer of as many words, and
+asks in turns, greedily: our engine on one card, our engine over two (tensor parallel), and
+`stream_generate` of a model that mlx-lm's `sharded_load` split over two. First token is prefill and
+the first step; decode is what follows. "8 at once" are eight requests in one batch, ours only.
+Random weights are as fast as trained ones and say nothing of quality; the table says how far the
+text of two ranks equals one's (float16 sums in another order part sooner or later).
+Needs mlx with its CUDA back end, mlx-lm and what the engine needs; about four minutes.
+`--backend ring --shape tiny` tries it on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = [str(ROOT / room) for room in ("proto", "engine", "daemon", "tests")]
+sys.path[:0] = [str(ROOT), *ROOMS]
+# Multicast over NVLink is not to be had in every container; the same for everybody here.
+os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+os.environ["CUDA_VISIBLE_DEVICES"] = "0"  # of every rank 0; the others say theirs
+
+from engine_process import EngineProcess, engine_process  # noqa: E402 - the paths come first
+
+from bench.gpu_serving import COMMON, SHAPES  # noqa: E402
+from bench.table import Figure, Report, ratio  # noqa: E402
+from swiftlm_proto import messages as m  # noqa: E402
+
+VOCABULARY = {"8b": 151936, "small": 151936, "tiny": 1024}
+SENTENCE = "the quick brown fox jumps over the lazy dog and says hello world to the user "
+WIDTH = 8
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one request took."""
+
+    first_s: float
+    decode_rate: float  # tokens per second after the first
+    prompt_tokens: int
+    text: str
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", choices=SHAPES, default="8b")
+    parser.add_argument("--backend", choices=["nccl", "ring"], default="nccl")
+    parser.add_argument("--prompt", type=int, default=2048)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path(".cache/bench"))
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="gc", dir="/tmp"))
+    try:
+        write_checkpoint(folder / "model", args.shape)
+        report = asyncio.run(measure(folder, args))
+    except BaseException:
+        for log in sorted(args.out.glob("gpu_cluster-*.log")):
+            print(f"# {log.name}\n{log.read_text()[-3000:]}", flush=True)
+        raise
+    finally:
+        shutil.rmtree(folder)
+    print(report)
+    report.save(args.out)
+
+
+# ---- a checkpoint
+
+
+def write_checkpoint(folder: Path, shape: str) -> None:
+    """In a process of its own: this one must not hold a GPU."""
+    config = COMMON | SHAPES[shape] | {"vocab_size": VOCABULARY[shape], "eos_token_id": 2}
+    command = [sys.executable, "-c", _WRITE, str(folder), json.dumps(config)]
+    subprocess.run(command, env=_environ(), check=True)
+
+
+_WRITE = """
+import json, sys, time
+from pathlib import Path
+import mlx.core as mx
+import mlx.nn as nn
+import tiny_models
+from mlx_lm.models import qwen3
+from mlx_lm.utils import save_config, save_model
+folder, config = Path(sys.argv[1]), json.loads(sys.argv[2])
+folder.mkdir()
+started = time.perf_counter()
+mx.random.seed(0)
+model = qwen3.Model(qwen3.ModelArgs.from_dict(config))
+model.set_dtype(mx.float16)
+nn.quantize(model, group_size=64, bits=4)
+for layer in model.layers:
+    mx.eval(layer.parameters())
+save_model(folder, model)
+save_config(config, folder / "config.json")
+# A tokenizer of the shape's size: what no text asks for are words that only a model says.
+tiny_models._write_tokenizer(folder, tiny_models.CHATML)
+words = json.loads((folder / "tokenizer.json").read_text())
+vocabulary = words["model"]["vocab"]
+for i in range(len(vocabulary), config["vocab_size"]):
+    vocabulary[f"t{i}"] = i
+(folder / "tokenizer.json").write_text(json.dumps(words))
+size = sum(file.stat().st_size for file in folder.iterdir())
+print(f"wrote {size / 1e9:.2f} GB in {time.perf_counter() - started:.0f} s", flush=True)
+"""
+
+
+def _environ(**more: str) -> dict[str, str]:
+    path = os.pathsep.join([*ROOMS, os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, **more}
+
+
+# ---- the three
+
+
+async def measure(folder: Path, args: argparse.Namespace) -> Report:
+    columns = ["", "one card", "two cards", "mlx-lm, two cards", "two / one", "ours / mlx-lm"]
+    report = Report("gpu_cluster", columns)
+    prompt, short = text_of(args.prompt), text_of(64)
+    found: dict[str, list[Asked]] = {"one": [], "two": [], "peer": []}
+    wide: dict[str, list[float]] = {"one": [], "two": []}
+    async with AsyncExitStack() as stack:
+        peer = stack.enter_context(sharded(folder, args))
+        one = await stack.enter_async_context(engine(folder, "one", args.out))
+        two = await stack.enter_async_context(engine(folder, "two", args.out, args.backend))
+        for round_ in range(args.rounds + 1):
+            asked = {
+                "one": await ask(one, prompt, args.tokens, f"a{round_}"),
+                "two": await ask(two, prompt, args.tokens, f"a{round_}"),
+                "peer": peer.ask(prompt, args.tokens),
+            }
+            rates = {
+                "one": await ask_many(one, short, args.tokens, f"b{round_}"),
+                "two": await ask_many(two, short, args.tokens, f"b{round_}"),
+            }
+            print(f"round {round_}: {rates}", file=sys.stderr, flush=True)
+            if round_:  # the first warms up
+                for name, answer in asked.items():
+                    found[name].append(answer)
+                for name, rate in rates.items():
+                    wide[name].append(rate)
+    _fill(report, found, wide)
+    return report
+
+
+def text_of(num_tokens: int) -> str:
+    """About as many: the tokenizer makes one of three characters of this."""
+    return (SENTENCE * (num_tokens // 16 + 1))[: num_tokens * 3]
+
+
+def _fill(report: Report, found: dict[str, list[Asked]], wide: dict[str, list[float]]) -> None:
+    first = {k: Figure(tuple(a.first_s * 1000 for a in v), "ms") for k, v in found.items()}
+    rate = {k: Figure(tuple(a.decode_rate for a in v), "tok/s") for k, v in found.items()}
+    many = {k: Figure(tuple(v), "tok/s") for k, v in wide.items()}
+    prompt_tokens = found["one"][0].prompt_tokens
+    report.add(
+        f"first token after {prompt_tokens}",
+        *first.values(),
+        ratio(first["one"], first["two"]),
+        ratio(first["peer"], first["two"]),
+        **{f"first_{name}": figure for name, figure in first.items()},
+    )
+    report.add(
+        "decode",
+        *rate.values(),
+        ratio(rate["two"], rate["one"]),
+        ratio(rate["two"], rate["peer"]),
+        **{f"decode_{name}": figure for name, figure in rate.items()},
+    )
+    report.add(
+        f"decode, {WIDTH} at once",
+        many["one"],
+        many["two"],
+        "",
+        ratio(many["two"], many["one"]),
+        "",
+        **{f"many_{name}": figure for name, figure in many.items()},
+    )
+    own = found["two"][-1].text
+    for name in ("one", "peer"):
+        pairs = zip(own, found[name][-1].text, strict=False)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        report.notes.append(f"{same} of {len(own)} characters of two cards are those of {name}")
+
+
+# ---- ours
+
+# An engine whose log is kept: it is all that tells of a fault on a machine that is gone.
+_ENGINE = """
+import os
+os.dup2(os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
+from swiftlm_engine.__main__ import main
+main()
+"""
+
+
+@asynccontextmanager
+async def engine(
+    folder: Path, name: str, out: Path, backend: str = ""
+) -> AsyncIterator[EngineProcess]:
+    """Loaded; over two ranks if a back end is named."""
+    place = folder / name
+    place.mkdir()
+    program = ["-c", _ENGINE.format(log=str((out / f"gpu_cluster-{name}.log").resolve()))]
+    if backend:
+        program += ["--group", str(_group_file(place, backend))]
+    async with engine_process(place, _environ()["PYTHONPATH"], program) as process:
+        last = (await process.load(folder / "model"))[-1]
+        if last.stage is not m.LoadEventStage.READY:
+            raise RuntimeError(f"{name}: {last.fault}")
+        print(f"{name}: {last.model.notes}", file=sys.stderr, flush=True)
+        yield process
+
+
+def _group_file(place: Path, backend: str) -> Path:
+    secret, file = place / "secret", place / "group.json"
+    secret.touch(0o600)
+    secret.write_text("a secret of a group of a benchmark")
+    fields = {"hosts": ["localhost"] * 2, "secret_file": str(secret), "lost_after_s": 60}
+    file.write_text(json.dumps(fields | {"split": "tensor", "backend": backend}))
+    return file
+
+
+def _request(name: str, prompt: str, num_tokens: int) -> m.GenerateRequest:
+    sampling = m.Sampling(temperature=0.0)
+    return m.GenerateRequest(
+        request_id=name, text=prompt, max_tokens=num_tokens, ignore_eos=True, sampling=sampling
+    )
+
+
+async def ask(process: EngineProcess, prompt: str, num_tokens: int, name: str) -> Asked:
+    text, end = await process.ask(_request(name, prompt, num_tokens))
+    if end.fault is not None or end.timings is None or end.usage is None:
+        raise RuntimeError(f"{name}: {end}")
+    took = end.timings
+    rate = (num_tokens - 1) / took.decode_s
+    return Asked(took.first_token_s, rate, end.usage.prompt_tokens, text)
+
+
+async def ask_many(process: EngineProcess, prompt: str, num_tokens: int, name: str) -> float:
+    """Tokens per second of all together, their prefill included."""
+    started, open_ = time.perf_counter(), WIDTH
+    for i in range(WIDTH):
+        await process.requests.put(_request(f"{name}-{i}", prompt, num_tokens))
+    while open_:
+        event = await process.events.get()
+        if event is None or (event.finished is not None and event.finished.fault is not None):
+            raise RuntimeError(f"{name}: {event}")
+        open_ -= event.finished is not None
+    return WIDTH * num_tokens / (time.perf_counter() - started)
+
+
+# ---- mlx-lm's
+
+_RANK = """
+import json, os, sys, time
+import mlx.core as mx
+from mlx_lm import stream_generate
+from mlx_lm.utils import sharded_load
+group = mx.distributed.init(strict=True, backend=sys.argv[2])
+model, tokenizer = sharded_load(sys.argv[1], None, group)
+if sys.argv[2] == "ring":  # as the engine does on a CPU
+    model.set_dtype(mx.float32)
+tokenizer._eos_token_ids = set()
+print("ready", flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    prompt = tokenizer.encode(asked["prompt"], add_special_tokens=False)
+    started, first, text = time.perf_counter(), None, ""
+    for part in stream_generate(model, tokenizer, prompt, max_tokens=asked["tokens"]):
+        text += part.text
+        first = first or time.perf_counter() - started
+    total = time.perf_counter() - started
+    found = {"first_s": first, "total_s": total, "prompt_tokens": len(prompt), "text": text}
+    print(json.dumps(found), flush=True)
+"""
+
+
+class Sharded:
+    """`stream_generate` in two processes, which wait in `read` while ours is measured."""
+
+    def __init__(self, ranks: list[subprocess.Popen[str]]) -> None:
+        self._ranks = ranks
+        for rank in range(len(ranks)):
+            self._read(rank)
+
+    def ask(self, prompt: str, num_tokens: int) -> Asked:
+        for rank in self._ranks:
+            assert rank.stdin is not None
+            rank.stdin.write(json.dumps({"prompt": prompt, "tokens": num_tokens}) + "\n")
+            rank.stdin.flush()
+        found, _ = [json.loads(self._read(rank)) for rank in range(len(self._ranks))]
+        rate = (num_tokens - 1) / (found["total_s"] - found["first_s"])
+        return Asked(found["first_s"], rate, found["prompt_tokens"], found["text"])
+
+    def _read(self, rank: int) -> str:
+        output = self._ranks[rank].stdout
+        assert output is not None
+        if line := output.readline():
+            return line
+        raise RuntimeError(f"rank {rank} of mlx-lm ended")
+
+
+@contextmanager
+def sharded(folder: Path, args: argparse.Namespace) -> Iterator[Sharded]:
+    ports = [_free_port(), _free_port()]
+    hosts = folder / "hosts.json"
+    hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in ports]))
+    common = {"MLX_HOSTFILE": str(hosts)} if args.backend == "ring" else {}
+    common |= {"NCCL_HOST_IP": "127.0.0.1", "NCCL_PORT": str(ports[0]), "MLX_WORLD_SIZE": "2"}
+    command = [sys.executable, "-c", _RANK, str(folder / "model"), args.backend]
+    ranks = []
+    try:
+        for rank in ("0", "1"):
+            environ = _environ(**common, MLX_RANK=rank, CUDA_VISIBLE_DEVICES=rank)
+            with (args.out / f"gpu_cluster-peer{rank}.log").open("wb") as log:
+                pipe = subprocess.PIPE
+                ranks.append(
+                    subprocess.Popen(
+                        command, env=environ, stdin=pipe, stdout=pipe, stderr=log, text=True
+                    )
+                )
+        yield Sharded(ranks)
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()
