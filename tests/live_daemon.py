@@ -76,6 +76,7 @@ class LiveDaemon:
         self.http = aiohttp.ClientSession(self.url)
         self._channel = Channel(path=str(home.paths.admin_socket))
         self.admin = m.AdminStub(self._channel)
+        self.cluster = m.ClusterStub(self._channel)
 
     @property
     def pid(self) -> int:

@@ -1,0 +1,167 @@
+"""The agent of a host over real sockets: who gets in, and what may be asked of it."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from swiftlm_engine.brain.plan import MachineLimits, prior_speed
+from swiftlm_engine.cluster.link import Link, LinkLost, Stranger
+from swiftlm_proto import messages as m
+from swiftlm_proto.paths import under
+from swiftlm_proto.version import version
+from swiftlmd.cluster import visit
+from swiftlmd.cluster.agent import MAX_VISITORS, Agent, Lent
+from swiftlmd.cluster.checks import Examiner
+from swiftlmd.cluster.hosts import Host
+from swiftlmd.cluster.report import own_report
+
+SECRET = b"the secret of a group of tests"
+MACHINE = MachineLimits(
+    ram_bytes=8 * 10**9,
+    reclaimable_bytes=6 * 10**9,
+    num_cores=4,
+    speed=prior_speed("", "cpu", 4),
+)
+# Stands for an engine: says what it was called with and waits to be killed.
+ENGINE = "import sys, time; print(sys.argv[1:], flush=True); time.sleep(60)"
+
+
+class Readings:
+    def limits(self, *, committed_bytes: int, returning_bytes: int) -> MachineLimits:
+        return MACHINE
+
+
+@pytest.fixture
+def examiner(tmp_path: Path) -> Examiner:
+    return Examiner(under(tmp_path / "leader"), Readings())
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        yield found
+
+
+@pytest.fixture
+def lent(tmp_path: Path, listener: socket.socket, examiner: Examiner) -> Lent:
+    """An agent that runs, with the leader's secret and one model."""
+    for path in (tmp_path / "secret", examiner.secret_file):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(SECRET)
+        path.chmod(0o600)
+    lent = Lent(
+        secret_file=tmp_path / "secret",
+        logs=tmp_path / "logs",
+        report=lambda: own_report(MACHINE),
+        models=lambda: {"f1": tmp_path / "model"},
+        engine_command=[sys.executable, "-c", ENGINE],
+        engine_environment={},
+    )
+    threading.Thread(target=Agent(lent).serve, args=(listener,), daemon=True).start()
+    return lent
+
+
+def where(listener: socket.socket) -> Host:
+    host, port = listener.getsockname()
+    return Host("studio", 1, f"{host}:{port}")
+
+
+def called(listener: socket.socket, secret: bytes = SECRET) -> Link:
+    link = Link(socket.create_connection(listener.getsockname(), 5))
+    link.greet_agent(secret)
+    return link
+
+
+def test_a_host_reports_itself_its_models_and_its_link(
+    lent: Lent, listener: socket.socket, examiner: Examiner
+) -> None:
+    check = examiner.examine(where(listener), {"here": "f1", "not here": "f2"})
+    assert [problem.kind for problem in check.problems] == [m.HostProblemKind.MODEL_MISSING]
+    assert check.usable
+    assert check.models == {"here"}
+    assert check.report is not None
+    assert check.report.machine == MACHINE
+    assert check.link is not None
+    assert check.link.bytes_s.low > 0
+    assert check.address == "127.0.0.1"
+
+
+def test_a_stranger_is_told_nothing_but_that_he_is_one(lent: Lent, listener: socket.socket) -> None:
+    with pytest.raises(Stranger):
+        called(listener, SECRET + b"!")
+
+
+def test_a_proof_for_a_leader_is_none_for_an_agent(lent: Lent, listener: socket.socket) -> None:
+    with (
+        Link(socket.create_connection(listener.getsockname(), 5)) as link,
+        pytest.raises(Stranger),
+    ):
+        link.greet_leader(SECRET)
+
+
+def test_an_agent_whose_secret_others_can_read_lets_nobody_in(
+    lent: Lent, listener: socket.socket
+) -> None:
+    lent.secret_file.chmod(0o644)
+    with pytest.raises(LinkLost):
+        called(listener)
+
+
+def test_a_host_that_hangs_is_silent_and_not_unreachable(
+    listener: socket.socket, examiner: Examiner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visit, "CONNECT_S", 0.2)
+    examiner.secret_file.parent.mkdir(parents=True)
+    examiner.secret_file.write_bytes(SECRET)
+    examiner.secret_file.chmod(0o600)
+    (problem,) = examiner.examine(where(listener), {}).problems  # listens, and never accepts
+    assert problem.kind is m.HostProblemKind.SILENT
+    assert "start it again" in problem.fix
+
+
+def test_no_more_visitors_than_seats(lent: Lent, listener: socket.socket) -> None:
+    visitors = [called(listener) for _ in range(MAX_VISITORS)]
+    with pytest.raises(LinkLost):
+        called(listener)
+    for visitor in visitors:
+        visitor.close()
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"version": "9.9.9"}, f"it runs {version()}, its leader 9.9.9; install one version"),
+        ({"fingerprint": "f2"}, "the model's files are not there"),
+        ({"fingerprint": "/etc"}, "the model's files are not there"),
+    ],
+)
+def test_no_rank_is_lent_to_another_version_or_for_files_that_are_not_there(
+    lent: Lent, listener: socket.socket, changed: dict[str, str], fault: str
+) -> None:
+    asked = {"leader": "127.0.0.1:1", "rank": "1", "fingerprint": "f1", "version": version()}
+    with called(listener) as link:
+        link.send({"do": "start", **asked, **changed})
+        assert link.receive() == {"fault": fault}
+    assert not lent.logs.exists()
+
+
+def test_a_rank_gets_its_own_folder_and_ends_with_its_leaders_connection(
+    lent: Lent, listener: socket.socket, tmp_path: Path
+) -> None:
+    asked = {"leader": "127.0.0.1:1", "rank": "3", "fingerprint": "f1", "version": version()}
+    link = called(listener)
+    link.send({"do": "start", **asked})
+    child = psutil.Process(link.receive()["started"])
+    words = child.cmdline()
+    assert words[words.index("--folder") + 1] == str(tmp_path / "model")
+    assert words[words.index("--secret-file") + 1] == str(lent.secret_file)
+    link.close()
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

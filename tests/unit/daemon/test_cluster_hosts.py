@@ -1,0 +1,147 @@
+"""The hosts of a group in the configuration, and what a load is told of them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from swiftlm_engine.brain.plan import LinkSpeed, MachineLimits, Range
+from swiftlm_engine.cluster.link import LinkLost
+from swiftlm_proto import messages as m
+from swiftlmd.cluster.checks import Check, Problem
+from swiftlmd.cluster.hosts import Host, Hosts, with_port
+from swiftlmd.cluster.link_speed import LinkMeasure, Spread
+from swiftlmd.cluster.report import HostReport, from_message, to_message
+from swiftlmd.cluster.survey import Survey
+from swiftlmd.config.live import LiveConfiguration
+from swiftlmd.config.load import load
+from swiftlmd.config.settings import Settings
+from swiftlmd.faults import ServiceError
+
+GB = 10**9
+MACHINE = MachineLimits(ram_bytes=16 * GB, reclaimable_bytes=12 * GB)
+LINK = LinkMeasure(7, Spread(1e9, 2e9, 3e9), Spread(1e-5, 2e-5, 3e-5))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+@pytest.fixture
+def hosts(path: Path) -> Hosts:
+    return Hosts(LiveConfiguration(load(path, {}, {}), {}, {}))
+
+
+def cluster_table(path: Path) -> dict[str, object]:
+    table: dict[str, object] = tomllib.loads(path.read_text()).get("cluster", {})
+    return table
+
+
+def test_this_machine_leads_and_others_follow_in_their_order(hosts: Hosts, path: Path) -> None:
+    hosts.add(hosts.proposed("b", "10.0.0.2"), "10.0.0.1")
+    hosts.add(hosts.proposed("c", "10.0.0.3:99"), "10.9.9.9")
+    assert hosts.listed() == (
+        Host("localhost", 0),
+        Host("b", 1, "10.0.0.2:5414"),
+        Host("c", 2, "10.0.0.3:99"),
+    )
+    # The address at which the first host reached us stays: it is the group's network.
+    assert cluster_table(path)["address"] == "10.0.0.1"
+
+
+def test_the_last_host_that_leaves_leaves_no_trace(hosts: Hosts, path: Path) -> None:
+    hosts.add(hosts.proposed("b", "10.0.0.2"), "10.0.0.1")
+    hosts.add(hosts.proposed("c", "10.0.0.3"), "10.0.0.1")
+    hosts.remove("b")
+    assert hosts.listed()[1] == Host("c", 1, "10.0.0.3:5414")
+    hosts.remove("c")
+    assert cluster_table(path) == {}
+
+
+@pytest.mark.parametrize("name", ["", "-oProxyCommand=x", "localhost", "b\n", "x" * 300])
+def test_what_can_be_no_other_host_is_refused(hosts: Hosts, name: str) -> None:
+    if name == "b\n":
+        assert hosts.proposed(name, "10.0.0.2").name == "b"
+        return
+    with pytest.raises(ServiceError):
+        hosts.proposed(name, "10.0.0.2")
+
+
+@pytest.mark.parametrize("address", ["host:", ":5", "host:0", "host:70000", "host:x"])
+def test_an_address_without_a_port_that_can_be_is_refused(address: str) -> None:
+    with pytest.raises(ServiceError, match="HOST:PORT"):
+        with_port(address)
+
+
+@pytest.mark.parametrize("name", ["unknown", "localhost"])
+def test_neither_a_stranger_nor_the_leader_can_be_removed(hosts: Hosts, name: str) -> None:
+    with pytest.raises(ServiceError):
+        hosts.remove(name)
+
+
+def test_a_report_crosses_the_wire_and_nonsense_is_said_to_be_such() -> None:
+    message = to_message(HostReport("1", "2", MACHINE))
+    assert from_message(message).machine.reclaimable_bytes == 12 * GB
+    for broken in (
+        {},
+        {**message, "machine": 3},
+        {**message, "machine": {"accelerator": "abacus"}},
+    ):
+        with pytest.raises(LinkLost, match="no report"):
+            from_message(broken)
+
+
+class FakeExaminer:
+    """Answers as it is told, and counts."""
+
+    def __init__(self) -> None:
+        self.measured: list[bool] = []
+        self.problem: Problem | None = None
+
+    def examine(self, host: Host, models: dict[str, str], *, measure: bool = True) -> Check:
+        if host.here:
+            return Check(host, report=HostReport("1", "2", MACHINE))
+        self.measured.append(measure)
+        problems = (self.problem,) if self.problem else ()
+        return Check(host, problems, HostReport("1", "2", MACHINE), LINK if measure else None)
+
+
+GROUP = Settings(cluster_hosts=("localhost", "b"), cluster_agents={"b": "10.0.0.2:1"})
+
+
+def test_a_load_measures_a_link_once_and_believes_a_report_for_ten_seconds() -> None:
+    examiner, now = FakeExaminer(), [0.0]
+    survey = Survey(examiner, lambda: now[0])  # type: ignore[arg-type] # a fake
+    for time in (0.0, 5.0, 11.0):
+        now[0] = time
+        found = survey.hosts(GROUP, "model", "f1", MACHINE)
+        assert [host.name for host in found] == ["this machine", "b"]
+        assert found[1].link == LinkSpeed(Range(1e9, 3e9), Range(1e-5, 3e-5))
+    assert examiner.measured == [True, False]
+
+
+def test_a_load_is_refused_with_the_host_its_problem_and_the_remedy() -> None:
+    examiner = FakeExaminer()
+    examiner.problem = Problem(m.HostProblemKind.VERSION, "it has swiftlm 9", "install one")
+    survey = Survey(examiner, lambda: 0.0)  # type: ignore[arg-type] # a fake
+    with pytest.raises(ServiceError, match="host 'b' of the group: it has swiftlm 9; install one"):
+        survey.hosts(GROUP, "model", "f1", MACHINE)
+    examiner.problem = None  # and is asked again at once
+    assert len(survey.hosts(GROUP, "model", "f1", MACHINE)) == 2
+
+
+def test_ranks_on_one_machine_share_its_memory() -> None:
+    settings = Settings(cluster_hosts=("localhost", "localhost"))
+    survey = Survey(FakeExaminer(), lambda: 0.0)  # type: ignore[arg-type] # a fake
+    found = survey.hosts(settings, "model", "f1", MACHINE)
+    assert [host.machine.reclaimable_bytes for host in found] == [6 * GB, 6 * GB]
+    assert (found[0].link is None, found[1].link is None) == (True, False)
+
+
+def test_of_hosts_that_ssh_starts_nothing_is_claimed() -> None:
+    settings = Settings(cluster_hosts=("localhost", "by-ssh"))
+    survey = Survey(FakeExaminer(), lambda: 0.0)  # type: ignore[arg-type] # a fake
+    assert survey.hosts(settings, "model", "f1", MACHINE) == []
