@@ -7,9 +7,10 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 from engine_harness import EngineHarness
+from families import EACH
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load
-from tiny_models import CONFIGS, NAMES, make_model
+from tiny_models import CONFIGS, make_model
 
 from swiftlm_engine import partition, turboquant
 from swiftlm_engine.generation import EngineFault, FaultKind, GenerateJob
@@ -52,7 +53,7 @@ def _watch(part, number, seen):
         part.__class__ = type(base.__name__, (base,), {"__call__": call})
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=EACH)
 def folder(request, tmp_path_factory):
     return make_model(request.param, tmp_path_factory.mktemp(request.param))
 

@@ -3,6 +3,7 @@
 import mlx.core as mx
 import pytest
 import tiny_models
+from families import EACH
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load
 from prefix_runner import Runner, runner, tokens
@@ -10,7 +11,7 @@ from prefix_runner import Runner, runner, tokens
 from swiftlm_engine.brain.prefix_index import Kind
 from swiftlm_engine.prefix.cache import Match
 
-MERGEABLE = [name for name in tiny_models.NAMES if name != "llama4"]  # chunked caches decode alone
+MERGEABLE = [one for one in EACH if one != "llama4"]  # chunked caches decode alone
 
 
 @pytest.fixture(scope="module", autouse=True)

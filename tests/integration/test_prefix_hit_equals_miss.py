@@ -10,6 +10,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import tiny_models
+from families import EACH
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlx.utils import tree_map
@@ -28,7 +29,7 @@ def _on_the_cpu():
     mx.set_default_device(before)
 
 
-@pytest.fixture(scope="module", params=tiny_models.NAMES)
+@pytest.fixture(scope="module", params=EACH)
 def model(request, tmp_path_factory):
     folder = tiny_models.make_model(request.param, tmp_path_factory.mktemp(request.param))
     return load(str(folder))[0]

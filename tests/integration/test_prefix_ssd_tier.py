@@ -6,6 +6,7 @@ A restart is a new PrefixCache on the same folder. Text after a hit from disk eq
 import mlx.core as mx
 import pytest
 import tiny_models
+from families import EACH
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load
 from prefix_runner import Runner, tokens
@@ -27,7 +28,7 @@ def _on_the_cpu():
     mx.set_default_device(before)
 
 
-@pytest.fixture(scope="module", params=tiny_models.NAMES)
+@pytest.fixture(scope="module", params=EACH)
 def model(request, tmp_path_factory):
     folder = tiny_models.make_model(request.param, tmp_path_factory.mktemp(request.param))
     return load(str(folder))[0]

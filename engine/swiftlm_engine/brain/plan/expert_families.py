@@ -9,6 +9,7 @@ EXPERT_FAMILIES = frozenset(
         "qwen3_moe",
         "qwen3_next",
         "qwen3_5_moe",
+        "qwen3_5_moe_text",
         "gemma4",
         "gemma4_text",
         "mixtral",
