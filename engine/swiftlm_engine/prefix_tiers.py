@@ -6,6 +6,7 @@ import logging
 import re
 from pathlib import Path
 
+from swiftlm_engine.cluster.peers import ALONE, Peers
 from swiftlm_engine.device import Device
 from swiftlm_engine.kv import KvCaches
 from swiftlm_engine.options import EngineOptions
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def open_prefix_cache(
-    options: EngineOptions, kv: KvCaches, device: Device, template: str
+    options: EngineOptions, kv: KvCaches, device: Device, template: str, peers: Peers = ALONE
 ) -> PrefixCache:
     """RAM only when no folder was given, or when it cannot be used (said in the log)."""
     ssd = None
@@ -28,7 +29,7 @@ def open_prefix_cache(
         if options.gpu_layers is not None:
             kv_format += f":{options.gpu_layers}"
         ssd = _ssd_tier(options, kv, options.prefix_cache_dir, template, kv_format)
-    return PrefixCache(kv.make, options.prefix_cache_bytes, ssd)
+    return PrefixCache(kv.make, options.prefix_cache_bytes, ssd, peers=peers)
 
 
 def _ssd_tier(

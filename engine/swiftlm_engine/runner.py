@@ -86,8 +86,7 @@ class Runner:
 
     def set_salt(self, request_id: str, salt: bytes | None) -> None:
         """Requests with different salts share no prefix; None keeps out of the cache altogether."""
-        # What one rank stored or evicted, the others would have to: a group keeps no prefixes.
-        self._salts[request_id] = None if self.is_split else salt
+        self._salts[request_id] = salt
 
     def set_images(self, request_id: str, images: PromptImages | None) -> None:
         if images is not None:
@@ -106,6 +105,7 @@ class Runner:
             return None
         if not isinstance(found, Match):
             return self._open_cold(sequence, found.reason.value)
+        self._peers.resume(sequence.key)
         self._prefilling[sequence.key] = found.caches
         self.notes[sequence.key] = f"hit ({found.source.value}, {found.reason.value})"
         return found.length
@@ -294,6 +294,7 @@ class Runner:
             return
         first_of_several = len(wanted) > 1 and position == wanted[0]
         kind = Kind.SYSTEM if first_of_several else Kind.PROMPT
+        self._peers.offer(sequence.key)
         caches = self._prefilling[sequence.key]
         ids = self._cache_ids(sequence, sequence.prompt_ids[:position])
         self._prefix.store(ids, caches, kind, salt)

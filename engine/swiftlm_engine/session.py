@@ -147,7 +147,7 @@ def _assemble(
 ) -> Session:
     tokenizer = weights.tokenizer
     text = ModelText(tokenizer, options.template_kwargs)
-    prefix = open_prefix_cache(options, kv, device, text.template.source)
+    prefix = open_prefix_cache(options, kv, device, text.template.source, peers)
     context = _context(options, kv.facts)
     # While experts stream, a wider batch or a draft asks for more of them than there are slots.
     # Whole layers are read once per step, so that there both are free.

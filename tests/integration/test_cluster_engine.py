@@ -182,15 +182,24 @@ async def test_followers_end_when_the_leader_is_stopped(tmp_path, room_path, gro
         await gone([follower])
 
 
-async def test_text_is_the_same_after_an_abort(tmp_path, room_path, group_file, llama):
+@pytest.mark.parametrize("split", ["pipeline", pytest.param("tensor", marks=pytest.mark.slow)])
+async def test_text_is_the_same_after_an_abort_and_from_a_prefix(
+    tmp_path, room_path, group_file, llama, split
+):
+    group_file.change(split=split)
     async with engine_process(tmp_path, room_path, program(group_file)) as engine:
-        await engine.load(llama)
-        before = await engine.ask(greedy("before", PROMPTS[0]))
+        await engine.load(llama, prefix_cache_bytes=1 << 20, prefill_chunk=16)
+        before = await engine.ask(greedy("before", PROMPTS[1]))
         await engine.requests.put(greedy("long", PROMPTS[1], max_tokens=2000))
         while (await asyncio.wait_for(engine.events.get(), 60)).request_id != "long":
             pass
         assert (await engine.stub.abort(m.AbortRequest(request_id="long"))).found
-        assert (await engine.ask(greedy("after", PROMPTS[0])))[0] == before[0]
+        text, end = await engine.ask(greedy("after", PROMPTS[1]))
+        assert text == before[0]
+        assert end.usage.cached_tokens == end.usage.prompt_tokens - 1
+        text, end = await engine.ask(greedy("longer", PROMPTS[1] + text))
+        assert end.usage.cached_tokens > before[1].usage.prompt_tokens
+        assert (await engine.ask(greedy("again", PROMPTS[1][:40])))[1].usage.cached_tokens > 0
 
 
 @pytest.mark.slow

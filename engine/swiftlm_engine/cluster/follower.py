@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from swiftlm_engine.brain.facts import ModelFilesError, read_model
+from swiftlm_engine.brain.prefix_index import Part
 from swiftlm_engine.cluster.keeper import keep_open, open_sockets
 from swiftlm_engine.cluster.leader import BEATS, START_S
 from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
@@ -76,6 +77,18 @@ def take_step(mirror: Mirror, step: Message) -> None:
             mirror.drop(_key(step))
         case "reset":
             mirror.reset()
+        case "offer":
+            mirror.offer(_key(step))
+        case "keep":
+            mirror.keep(step["number"], Part(step["part"]))
+        case "shorten":
+            mirror.shorten(step["number"], step["kept"], step["length"], step["shorter_by"])
+        case "forget":
+            mirror.forget(step["number"])
+        case "give":
+            mirror.give(step["kept"], step["length"])
+        case "resume":
+            mirror.resume(_key(step))
         case unknown:
             raise LinkLost(f"sent a step '{unknown}' that this version does not know")
 

@@ -24,6 +24,7 @@ import mlx.core as mx
 
 from swiftlm_engine.brain.facts import ModelFacts
 from swiftlm_engine.brain.plan.share import Split
+from swiftlm_engine.brain.prefix_index import Part
 from swiftlm_engine.cluster.group import Group
 from swiftlm_engine.cluster.launch import start_follower
 from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
@@ -117,6 +118,25 @@ class Leader:
 
     def reset(self) -> None:
         self._tell({"do": "reset"})
+
+    def offer(self, key: Key) -> None:
+        self._tell({"do": "offer", "key": key})
+
+    def keep(self, number: int, part: Part) -> None:
+        self._tell({"do": "keep", "number": number, "part": part.value})
+
+    def shorten(self, number: int, kept: int, length: int, shorter_by: int) -> None:
+        cut = {"kept": kept, "length": length, "shorter_by": shorter_by}
+        self._tell({"do": "shorten", "number": number, **cut})
+
+    def forget(self, number: int) -> None:
+        self._tell({"do": "forget", "number": number})
+
+    def give(self, kept: Ids[tuple[int, int]], length: int) -> None:
+        self._tell({"do": "give", "kept": list(kept), "length": length})
+
+    def resume(self, key: Key) -> None:
+        self._tell({"do": "resume", "key": key})
 
     def _tell(self, message: Message) -> None:
         for follower in self._followers:

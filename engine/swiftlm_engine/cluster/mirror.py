@@ -12,8 +12,10 @@ from typing import Any
 import mlx.core as mx
 
 from swiftlm_engine.brain.plan.share import Split
+from swiftlm_engine.brain.prefix_index import Part
 from swiftlm_engine.cluster.peers import Key
 from swiftlm_engine.cluster.shares import Place
+from swiftlm_engine.prefix.kept import KeptPrefixes
 from swiftlm_engine.row_caches import Caches, RowCaches
 
 
@@ -25,11 +27,15 @@ class Mirror:
         self._prefilling: dict[Key, Caches] = {}
         self._keys: list[Key] = []  # of the decode batch, in its rows' order
         self._caches = RowCaches()
+        self._prefixes = KeptPrefixes(make_caches)
+        self._offered: Caches = []  # what may be kept
+        self._made: Caches = []  # from what was kept
 
     def open(self, key: Key) -> None:
         self._prefilling[key] = self._make_caches()
 
     def prefill(self, key: Key, ids: list[int]) -> None:
+        self._offered = []
         caches = self._prefilling[key]
         self._model(mx.array([ids], dtype=mx.int32), cache=caches)
         mx.eval([c.state for c in caches])
@@ -40,19 +46,43 @@ class Mirror:
 
     def decode(self) -> None:
         """Only the leader knows the tokens: this rank adds zeros to them, or needs none."""
+        self._offered = []
         inputs = mx.zeros((len(self._keys),), dtype=mx.int32)
         if self._place.share.split is Split.TENSOR:
             inputs = mx.distributed.all_sum(inputs, group=self._place.ring)
         mx.async_eval(self._caches.forward(self._model, inputs))
 
     def drop(self, key: Key) -> None:
-        if self._prefilling.pop(key, None) is None:
+        if key in self._prefilling:
+            self._offered = self._prefilling.pop(key)
+        else:
             at = self._keys.index(key)
-            self._caches.remove(at)
+            self._offered = self._caches.remove(at)
             del self._keys[at]
 
     def reset(self) -> None:
         self._prefilling.clear()
         self._keys.clear()
         self._caches.clear()
+        self._offered = []
         mx.clear_cache()
+
+    # -- prefixes
+
+    def offer(self, key: Key) -> None:
+        self._offered = self._prefilling[key]
+
+    def keep(self, number: int, part: Part) -> None:
+        self._prefixes.keep(number, part, self._offered)
+
+    def shorten(self, number: int, kept: int, length: int, shorter_by: int) -> None:
+        self._prefixes.shorten(number, kept, length, shorter_by)
+
+    def forget(self, number: int) -> None:
+        self._prefixes.forget(number)
+
+    def give(self, kept: list[tuple[int, int]], length: int) -> None:
+        self._made = self._prefixes.give(kept, length)
+
+    def resume(self, key: Key) -> None:
+        self._prefilling[key], self._made = self._made, []

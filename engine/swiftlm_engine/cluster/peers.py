@@ -11,6 +11,8 @@ from typing import Protocol
 
 import mlx.core as mx
 
+from swiftlm_engine.brain.prefix_index import Part
+
 Key = tuple[str, int]  # of a sequence: request and choice
 
 
@@ -33,6 +35,26 @@ class Peers(Protocol):
     def reset(self) -> None:
         """All sequences are gone."""
 
+    # -- prefixes: the leader's index decides, every rank keeps its part of what is stored
+
+    def offer(self, key: Key) -> None:
+        """What its caches hold now may be kept. A sequence that was dropped last needs no offer."""
+
+    def keep(self, number: int, part: Part) -> None:
+        """This part of what was offered last gets a number."""
+
+    def shorten(self, number: int, kept: int, length: int, shorter_by: int) -> None:
+        """The first `length` tokens of `kept` get a number of their own."""
+
+    def forget(self, number: int) -> None:
+        """Nobody will ask for it again."""
+
+    def give(self, kept: Ids[tuple[int, int]], length: int) -> None:
+        """Caches of `length` tokens are made of these numbers, each shorter by so many tokens."""
+
+    def resume(self, key: Key) -> None:
+        """A sequence got the caches that were made last."""
+
 
 class Alone:
     """A model that is in one process."""
@@ -49,6 +71,18 @@ class Alone:
     def drop(self, key: Key) -> None: ...
 
     def reset(self) -> None: ...
+
+    def offer(self, key: Key) -> None: ...
+
+    def keep(self, number: int, part: Part) -> None: ...
+
+    def shorten(self, number: int, kept: int, length: int, shorter_by: int) -> None: ...
+
+    def forget(self, number: int) -> None: ...
+
+    def give(self, kept: Ids[tuple[int, int]], length: int) -> None: ...
+
+    def resume(self, key: Key) -> None: ...
 
 
 ALONE = Alone()

@@ -20,8 +20,9 @@ def group_options(options: EngineOptions) -> EngineOptions:
         raise _refused(f"kv {options.kv}", "kv")
     if options.draft:
         raise _refused("drafts", "draft")
-    # The self-test of a compressed format, and prefixes, would have to run on every rank.
-    return replace(options, kv="fp16", kv_auto=False, prefix_cache_bytes=0, prefix_cache_dir=None)
+    # The self-test of a compressed format would have to run on every rank, and files of prefixes
+    # would have to be found by all.
+    return replace(options, kv="fp16", kv_auto=False, prefix_cache_dir=None)
 
 
 def _refused(what: str, param: str) -> EngineFault:

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from swiftlm_engine.brain.prefix_index import Entry, Found, Kind
+from swiftlm_engine.cluster.peers import ALONE, Peers
 from swiftlm_engine.prefix.offers import Offers
 from swiftlm_engine.prefix.ram import Layout, RamTier
 from swiftlm_engine.prefix.snapshot import Cache, assemble, kind_of, leaves_of, length_of
@@ -108,12 +109,13 @@ class PrefixCache:
         ram_bytes: int,
         ssd: SsdTier | None = None,
         clock: Callable[[], float] = time.monotonic,
+        peers: Peers = ALONE,
     ) -> None:
         self._layout = Layout.of(new_caches())
         self._ssd = ssd
         self._offers = Offers(ssd) if ssd else None
         on_removed = self._offers.release if self._offers else _ignore
-        self._ram = RamTier(self._layout, ram_bytes, on_removed)
+        self._ram = RamTier(self._layout, ram_bytes, on_removed, peers)
         self._counters = _Counters()
         self._clock = clock
         self._is_closed = False

@@ -7,10 +7,12 @@ share one trunk. Never holds more bytes than its budget once a call has returned
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import mlx.core as mx
 
 from swiftlm_engine.brain.prefix_index import Entry, Found, Kind, Part, PrefixIndex
+from swiftlm_engine.cluster.peers import ALONE, Peers
 from swiftlm_engine.prefix.snapshot import (
     Cache,
     LeafKind,
@@ -43,6 +45,12 @@ class Layout:
     def part_of(self, index: int) -> Part:
         return Part.TRUNK if self.kinds[index] is LeafKind.TRUNK else Part.STATE
 
+    def snapshots(self, caches: Sequence[Cache]) -> "dict[Part, Leaves]":
+        parts: dict[Part, Leaves] = {}
+        for position, leaf in enumerate(leaves_of(caches)):
+            parts.setdefault(self.part_of(position), {})[position] = take(leaf)
+        return parts
+
     @property
     def needs(self) -> frozenset[Part]:
         return frozenset(self.part_of(index) for index in range(len(self.kinds)))
@@ -51,21 +59,47 @@ class Layout:
 Leaves = dict[int, Cache]  # by position among all leaves
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The number is what other ranks know it by."""
+
+    number: int
+    leaves: Leaves
+
+
+def assembled(layout: Layout, parts: Sequence[tuple[Leaves, int]], length: int) -> list[Cache]:
+    """Fresh caches of the first `length` tokens, from snapshots that are each longer by so many."""
+    leaves = {}
+    for snapshot, shorter_by in parts:
+        for position, leaf in snapshot.items():
+            leaves[position] = give(leaf, length, shorter_by)
+    return assemble(layout.shape, (leaves[position] for position in range(len(layout.kinds))))
+
+
+def cut(leaves: Leaves, length: int, shorter_by: int) -> Leaves:
+    """Snapshots of the first `length` tokens that own just their bytes. Lazy."""
+    return {p: compact(give(leaf, length, shorter_by)) for p, leaf in leaves.items()}
+
+
 class RamTier:
-    """Snapshots by prefix. `on_removed` hears of every entry that leaves, and if to make room."""
+    """Snapshots by prefix. `on_removed` hears of every entry that leaves, and if to make room;
+    other ranks of a group do to theirs what is done here."""
 
     def __init__(
         self,
         layout: Layout,
         budget_bytes: int,
         on_removed: Callable[[Entry, bool], None] = lambda entry, was_evicted: None,
+        peers: Peers = ALONE,
     ) -> None:
         self.layout = layout
         self.budget_bytes = budget_bytes
         self.num_evicted = 0
         self._index = PrefixIndex(layout.needs)
-        self._leaves: dict[Entry, Leaves] = {}
+        self._kept: dict[Entry, _Kept] = {}
+        self._numbers = count(1)
         self._on_removed = on_removed
+        self._peers = peers
 
     def __len__(self) -> int:
         return len(self._index)
@@ -80,20 +114,17 @@ class RamTier:
     def give(self, found: Found) -> list[Cache]:
         """Fresh caches for what `find` found; counts as a use."""
         self._index.touch(found.trunk, found.state)
-        leaves = {}
-        for entry in (found.trunk, found.state):
-            if entry is not None:
-                shorter_by = entry.length - found.length
-                for position, leaf in self._leaves[entry].items():
-                    leaves[position] = give(leaf, found.length, shorter_by)
-        in_order = (leaves[position] for position in range(len(self.layout.kinds)))
-        return assemble(self.layout.shape, in_order)
+        entries = [entry for entry in (found.trunk, found.state) if entry is not None]
+        kept = [(self._kept[entry], entry.length - found.length) for entry in entries]
+        self._peers.give([(one.number, shorter_by) for one, shorter_by in kept], found.length)
+        parts = [(one.leaves, shorter_by) for one, shorter_by in kept]
+        return assembled(self.layout, parts, found.length)
 
     def store(
         self, token_ids: Sequence[int], caches: Sequence[Cache], kind: Kind, salt: bytes
     ) -> list[Entry] | None:
         """Keep a snapshot; returns the entries added (none: it was covered), None if too large."""
-        parts = self._snapshots(caches)
+        parts = self.layout.snapshots(caches)
         nbytes = {part: sum(map(leaf_nbytes, leaves.values())) for part, leaves in parts.items()}
         if sum(nbytes.values()) > self.budget_bytes:
             return None
@@ -104,17 +135,18 @@ class RamTier:
                 part, token_ids, nbytes[part], kind=kind, floor=floor, salt=salt
             )
             self._forget(superseded, was_evicted=False)
-            if entry not in self._leaves:
+            if entry not in self._kept:
+                kept = self._kept[entry] = _Kept(next(self._numbers), leaves)
+                self._peers.keep(kept.number, part)
                 # Evaluated here: a snapshot must not keep a graph, and so its inputs, alive.
                 mx.eval([arrays_of(leaf) for leaf in leaves.values()])
-                self._leaves[entry] = leaves
                 added.append(entry)
         self._settle(added)
         return added
 
     def snapshots(self, entries: list[Entry]) -> list[tuple[Entry, Leaves]]:
         """The snapshots behind those entries that are still here; read only."""
-        return [(entry, self._leaves[entry]) for entry in entries if entry in self._leaves]
+        return [(entry, self._kept[entry].leaves) for entry in entries if entry in self._kept]
 
     def resize(self, budget_bytes: int) -> None:
         self.budget_bytes = max(0, budget_bytes)
@@ -130,14 +162,8 @@ class RamTier:
 
     def check_integrity(self) -> None:
         self._index.check_integrity()
-        if set(self._leaves) != set(self._index):
+        if set(self._kept) != set(self._index):
             raise AssertionError("snapshots and index disagree")
-
-    def _snapshots(self, caches: Sequence[Cache]) -> dict[Part, Leaves]:
-        parts: dict[Part, Leaves] = {}
-        for position, leaf in enumerate(leaves_of(caches)):
-            parts.setdefault(self.layout.part_of(position), {})[position] = take(leaf)
-        return parts
 
     def _settle(self, added: list[Entry]) -> None:
         """Bring the number of checkpoints and of bytes back within their limits."""
@@ -172,18 +198,21 @@ class RamTier:
         if self._index.covered_elsewhere(trunk, length):
             return False
         shorter_by = trunk.length - length
-        leaves = {p: compact(give(x, length, shorter_by)) for p, x in self._leaves[trunk].items()}
+        whole = self._kept[trunk]
+        leaves = cut(whole.leaves, length, shorter_by)
         nbytes = sum(map(leaf_nbytes, leaves.values()))
         if nbytes >= trunk.nbytes:
             return False
         mx.eval([arrays_of(leaf) for leaf in leaves.values()])
+        kept = _Kept(next(self._numbers), leaves)
+        self._peers.shorten(kept.number, whole.number, length, shorter_by)
         self._drop([trunk], was_evicted=True)
         token_ids = trunk.token_ids[:length]
         entry, _ = self._index.insert(
             Part.TRUNK, token_ids, nbytes, kind=Kind.SYSTEM, salt=trunk.salt
         )
         entry.last_used = trunk.last_used
-        self._leaves[entry] = leaves
+        self._kept[entry] = kept
         return True
 
     def _drop(self, entries: list[Entry], was_evicted: bool) -> None:
@@ -193,5 +222,5 @@ class RamTier:
 
     def _forget(self, entries: list[Entry], was_evicted: bool) -> None:
         for entry in entries:
-            del self._leaves[entry]
+            self._peers.forget(self._kept.pop(entry).number)
             self._on_removed(entry, was_evicted)

@@ -28,4 +28,4 @@ def test_an_option_that_a_group_cannot_serve_is_refused_by_name(name, value):
 
 def test_what_only_the_plan_chose_gives_way_in_a_group():
     served = group_options(options(kv="turbo", kv_auto=True, prefix_cache_bytes=1 << 20))
-    assert (served.kv, served.kv_auto, served.prefix_cache_bytes) == ("fp16", False, 0)
+    assert (served.kv, served.kv_auto, served.prefix_cache_bytes) == ("fp16", False, 1 << 20)
