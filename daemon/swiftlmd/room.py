@@ -55,6 +55,7 @@ class Room:
                 for victim in leaving:
                     await self._evict(victim, newcomer)
                 placement = await self._settled(newcomer)
+            placement.request.force = force
             newcomer.priced_bytes = placement.needed_bytes
             newcomer.price_request = placement.price_request
             newcomer.plan = placement.plan

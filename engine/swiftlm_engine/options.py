@@ -39,3 +39,4 @@ class EngineOptions:
     ssd_threads: int = 0
     template_kwargs: dict[str, object] = field(default_factory=dict)
     records_dir: Path | None = None
+    force: bool = False  # load what the sanity check calls broken

@@ -11,6 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from swiftlm_engine import sanity
 from swiftlm_engine.brain.facts import ModelFacts as FolderFacts
 from swiftlm_engine.brain.facts import ModelFilesError, read_model
 from swiftlm_engine.brain.scheduler import BudgetGate, Gate, Limits, OpenGate, Scheduler
@@ -132,6 +133,8 @@ def open_session(
     kv = choose_caches(weights, options, folder_facts, device, report)
     peers = leader or ALONE
     vocab_size = _warm_up(weights.model, kv, peers)
+    if leader is None:
+        weights = sanity.checked(weights, kv.make, vocab_size, options)
     return _assemble(options, device, weights, kv, vocab_size, stream, emit, peers)
 
 

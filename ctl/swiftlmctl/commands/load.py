@@ -66,7 +66,9 @@ def load(
         str | None, typer.Option("--keep-alive", help="Unload after this idle time: 10m, 2h, 0.")
     ] = None,
     pin: Annotated[bool, typer.Option("--pin", help="Never unload it to make room.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Load although the plan says no.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Load although the plan or the weights say no.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Load a model into memory and wait until it answers."""

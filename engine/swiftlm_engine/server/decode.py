@@ -72,6 +72,7 @@ def options(request: m.LoadRequest) -> EngineOptions:
         ssd_threads=request.ssd_threads,
         template_kwargs=_json_values(request.template_kwargs, "template_kwargs"),
         records_dir=Path(request.config_dir) if request.config_dir else None,
+        force=request.force,
     )
 
 

@@ -1691,6 +1691,11 @@ class LoadRequest(betterproto2.Message):
     reading at once; 0 = default
     """
 
+    force: "bool" = betterproto2.field(30, betterproto2.TYPE_BOOL)
+    """
+    load weights that make no sense of plain text, too
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "LoadRequest", LoadRequest)
 

@@ -1,0 +1,70 @@
+"""A load of weights that make no sense of plain text is refused, and says what is wrong."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from engine_harness import EngineHarness
+from mlx_lm.utils import load
+from tiny_models import make_model
+
+from swiftlm_engine.generation import EngineFault, FaultKind, GenerateJob
+from swiftlm_engine.sanity import TEXTS
+
+VOCABULARY, HIDDEN = 4096, 256  # more tokens than the bound lets pass as dice
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+@pytest.fixture
+def taught(tmp_path):
+    """A model whose head was fitted to tell from its last states what comes next in one text.
+
+    It has an opinion on any other state, too. Layers add as much to a residual of any size, so
+    that another scale of the embedding makes other states.
+    """
+    folder = make_model("gemma3_text", tmp_path, vocab_size=VOCABULARY, hidden_size=HIDDEN)
+    model, tokenizer = load(str(folder))
+    ids = tokenizer.encode(TEXTS[0])
+    states = np.array(model.model(mx.array([ids]))[0, :-1])
+    wanted = 20.0 * np.eye(VOCABULARY, dtype=np.float32)[ids[1:]]
+    fitted = np.linalg.pinv(states)
+    opinions = np.random.default_rng(0).standard_normal((HIDDEN, VOCABULARY))
+    head = fitted @ wanted + opinions - fitted @ (states @ opinions)
+    change(folder, HEAD, lambda _: mx.array(head.T.astype(np.float32)))
+    return folder
+
+
+def change(folder, name, make):
+    weights = mx.load(str(folder / "model.safetensors"))
+    weights[name] = make(weights[name])
+    mx.eval(weights)
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+
+
+def test_model_that_knows_one_of_the_texts_loads_without_a_word(taught):
+    with EngineHarness(taught) as engine:
+        assert engine.session.facts.notes == ()
+
+
+@pytest.mark.parametrize("factor", [HIDDEN**-0.5, HIDDEN**0.5], ids=["left out", "twice"])
+def test_embedding_with_a_wrong_scale_is_refused_unless_forced(taught, factor):
+    change(taught, EMBEDDING, lambda embedding: embedding * factor)
+    with pytest.raises(EngineFault, match=r"nats per .* scale .* load tiny --force") as found:
+        EngineHarness(taught)
+    assert found.value.kind is FaultKind.MODEL_BROKEN
+    with EngineHarness(taught, force=True) as engine:
+        assert "makes no sense" in engine.session.facts.notes[0]
+        (answer,) = engine.run(GenerateJob("a", "hello", max_tokens=2, ignore_eos=True))
+        assert answer.finished.fault is None
+
+
+def test_untrained_weights_load_with_a_note(taught):
+    change(taught, HEAD, lambda head: 0.01 * mx.random.normal(head.shape))
+    with EngineHarness(taught) as engine:
+        assert "untrained" in engine.session.facts.notes[0]
+
+
+def test_vocabulary_that_dice_master_is_not_judged(tmp_path):
+    with EngineHarness(make_model("gemma3_text", tmp_path)) as engine:
+        assert engine.session.facts.notes == ()
