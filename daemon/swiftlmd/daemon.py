@@ -19,7 +19,6 @@ from pathlib import Path
 
 from aiohttp import web
 
-from swiftlm_engine.brain.plan import BadPlanRequest
 from swiftlm_proto.paths import Paths
 from swiftlmd import logs
 from swiftlmd.admin import AdminService
@@ -38,7 +37,7 @@ from swiftlmd.disk_speeds import DiskSpeeds
 from swiftlmd.doctor import Doctor
 from swiftlmd.engines.engine import EngineLauncher
 from swiftlmd.engines.process import MAX_LOG_BYTES, shorten
-from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.faults import ServiceError
 from swiftlmd.http.app import make_app, make_runner
 from swiftlmd.http.parts import GUARD
 from swiftlmd.http.security import Guard
@@ -280,10 +279,8 @@ class Daemon:
             limits = await asyncio.to_thread(
                 self._machine.limits, committed_bytes=0, returning_bytes=held
             )
-            try:
-                return Basis(plan_request(self._settings(), limits), limits)
-            except BadPlanRequest as error:
-                raise ServiceError(Kind.INVALID, str(error)) from error
+            settings = self._settings()
+            return Basis(lambda name: plan_request(settings.for_model(name), limits), limits)
 
         return StoreService(self._store, basis, self._service.list_models)
 

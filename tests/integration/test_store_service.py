@@ -39,7 +39,8 @@ def store(hub: FakeHub, tmp_path: Path) -> ModelStore:
 async def stub(store: ModelStore, tmp_path: Path) -> AsyncIterator[m.StoreStub]:
     async def planning() -> Basis:
         machine = MachineLimits(16 * GB, accelerator=Accelerator.METAL, reserve_bytes=0)
-        return Basis(PlanRequest(), machine)
+        own = PlanRequest(context=128)
+        return Basis(lambda name: own if name == "short" else PlanRequest(), machine)
 
     async def refresh() -> list[m.ModelStatus]:
         return [stored_status(model) for model in await store.list()]
@@ -180,7 +181,11 @@ async def test_fit_covers_what_is_here_and_what_is_not(
     stub: m.StoreStub, store: ModelStore, tmp_path: Path
 ) -> None:
     await store.add(await asyncio.to_thread(make_model, "llama", tmp_path / "here"))
-    assert set((await stub.fit(m.FitModelsRequest())).fits) == {"here"}
+    short = await asyncio.to_thread(make_model, "llama", tmp_path / "short")
+    await store.add(short)
+    fits = (await stub.fit(m.FitModelsRequest())).fits
+    contexts = {name: found.context for name, found in fits.items()}
+    assert contexts == {"here": 256, "short": 128}  # its own settings hold for it
     reply = await stub.fit(m.FitModelsRequest(models=[NAME]))
     assert reply.fits[NAME].verdict == "fits"
     assert reply.fits[NAME].decode_high > 0

@@ -140,9 +140,8 @@ def _table(value: object) -> Mapping[str, str]:
 
 
 def _cell(value: object) -> str:
-    """A table's value as text; a number may be written as one."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return str(value if number else _text(value))
+    """A table's value as text; a number, true or false may be written as such."""
+    return json.dumps(value) if isinstance(value, int | float) else _text(value)
 
 
 def _duration(value: object) -> float:

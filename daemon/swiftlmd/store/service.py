@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from swiftlm_engine.brain.plan import MachineLimits, PlanRequest
+from swiftlm_engine.brain.plan import BadPlanRequest, MachineLimits, PlanRequest
 from swiftlm_proto import messages as m
 from swiftlmd.faults import ServiceError
 from swiftlmd.store import catalogue, fit
 from swiftlmd.store.discovery import Offer
 from swiftlmd.store.entries import PullProgress, Stage, StoredModel
-from swiftlmd.store.fit import Fit
+from swiftlmd.store.fit import Fit, Verdict
 from swiftlmd.store.folder import Inspection, inspect
 from swiftlmd.store.store import ModelStore
 
@@ -32,13 +32,13 @@ Refresh = Callable[[], Awaitable[list[m.ModelStatus]]]
 class Basis:
     """What a plan on this machine starts from when every other model gives way."""
 
-    request: PlanRequest
+    request: Callable[[str], PlanRequest]  # by the model's own settings; may raise BadPlanRequest
     machine: MachineLimits
 
 
 class Planning(Protocol):
     async def __call__(self) -> Basis:
-        """Reads the machine; raises ServiceError when the settings make no plan possible."""
+        """Reads the machine; raises ServiceError when it cannot."""
 
 
 class StoreService(m.StoreBase):
@@ -155,7 +155,8 @@ class StoreService(m.StoreBase):
 
         def weigh() -> None:
             for model in found:
-                model.fit = to_message(_verdict(model, self._folder(model, here), basis))
+                folder = self._folder(model, here)
+                model.fit = to_message(_fit(model.model, folder, model.size_bytes, basis))
 
         await asyncio.to_thread(weigh)
         return found
@@ -176,14 +177,18 @@ class StoreService(m.StoreBase):
 
 
 def _fits(paths: dict[str, Path], basis: Basis) -> dict[str, m.ModelFit]:
-    request, machine = basis.request, basis.machine
-    return {n: to_message(fit.of_folder(path, request, machine)) for n, path in paths.items()}
+    return {name: to_message(_fit(name, path, 0, basis)) for name, path in paths.items()}
 
 
-def _verdict(model: m.OfferedModel, folder: Path | None, basis: Basis) -> Fit:
+def _fit(name: str, folder: Path | None, size_bytes: int, basis: Basis) -> Fit:
+    """By the folder or outline, else by the size."""
+    try:
+        request = basis.request(name)
+    except BadPlanRequest as error:
+        return Fit(Verdict.UNKNOWN, 0, 0, detail=str(error))
     if folder is not None:
-        return fit.of_folder(folder, basis.request, basis.machine)
-    return fit.of_size(model.size_bytes, basis.machine, basis.request.budget_bytes)
+        return fit.of_folder(folder, request, basis.machine)
+    return fit.of_size(size_bytes, basis.machine, request.budget_bytes)
 
 
 def to_event(report: PullProgress) -> m.OperationEvent:
@@ -252,5 +257,5 @@ def _take_over(model: m.OfferedModel, seen: StoredModel | Inspection, size_bytes
 
 
 def _wanted(model: m.OfferedModel, only_fitting: bool) -> bool:
-    runs = {fit.Verdict.FITS.value, fit.Verdict.TIGHT.value, fit.Verdict.STREAMS.value}
+    runs = {Verdict.FITS.value, Verdict.TIGHT.value, Verdict.STREAMS.value}
     return not only_fitting or (model.fit is not None and model.fit.verdict in runs)

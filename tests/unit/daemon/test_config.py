@@ -47,6 +47,12 @@ def test_numbers_in_a_table_of_text_need_no_quotes(file: Path) -> None:
     assert sampling == {"temperature": "0.7", "top_k": "20"}
 
 
+def test_switches_in_a_table_of_text_are_written_as_json(file: Path) -> None:
+    file.write_text('[model."a/b"]\ntemplate_kwargs = { enable_thinking = false, a = true }\n')
+    kwargs = load(file, {}, {}).settings.for_model("a/b").engine_template_kwargs
+    assert kwargs == {"enable_thinking": "false", "a": "true"}
+
+
 def test_a_missing_file_means_the_defaults(file: Path) -> None:
     assert load(file, {}, {}).settings == Settings()
 
