@@ -18,6 +18,7 @@ from swiftlmd.faults import ServiceError
 from swiftlmd.store import ModelStore, PullProgress, Stage
 from swiftlmd.store.errors import PullCancelled
 from swiftlmd.store.fetch.download import CHUNK_BYTES
+from swiftlmd.store.fetch.request import PART_SUFFIX
 
 NAME = "org/tiny"
 WEIGHTS = "model.safetensors"
@@ -155,47 +156,63 @@ async def test_cancelled_pull_is_not_resumed(
     await fresh.close()
 
 
-async def kill_at(store: ModelStore, at: int) -> bool:
-    """Kills the fetching process when `at` bytes have arrived; False when it was done before."""
+async def kept_after_kill(store: ModelStore, at: int, blobs: Path) -> int | None:
+    """Kills the fetching process when `at` bytes have arrived, and says how many of the weights
+    stay on the disk; None when it was done before.
+    """
+    killed: list[int] = []
     async with aclosing(store.pull(NAME)) as reports:
         try:
             async for report in reports:
                 if report.done_bytes >= at and report.stage is Stage.DOWNLOAD:
-                    for process in fetchers():
-                        os.kill(process.pid, signal.SIGKILL)
+                    killed = [process.pid for process in fetchers()]
+                    for pid in killed:
+                        os.kill(pid, signal.SIGKILL)
         except ServiceError:
-            return True
-    return False
+            if not killed:
+                raise
+            return max(part_sizes(blobs), default=None)
+    return None
 
 
-async def killed_often(hub: FakeHub, models: ModelStore, times: int, seed: int) -> None:
+async def killed_often(
+    hub: FakeHub, models: ModelStore, blobs: Path, times: int, seed: int
+) -> None:
     size = len(hub.repos[NAME].files[WEIGHTS])
     moments = sorted(random.Random(seed).sample(range(size), times))
     hub.misbehave(WEIGHTS, *[Slow(size / times)] * (times + 1))
-    killed = 0
-    for moment in moments:
-        killed += await kill_at(models, moment)
+    kept = [await kept_after_kill(models, moment, blobs) for moment in moments]
     await pull(models)
     model = await models.find(NAME)
     assert model is not None
     assert (model.path / WEIGHTS).read_bytes() == hub.repos[NAME].files[WEIGHTS]
     starts = [s.start for s in hub.log if s.path.startswith("/cdn/")]
-    assert starts == sorted(starts)  # no run began before the end of the last one
-    assert killed > times // 2
-    leftovers = list(model.path.parents[1].glob("blobs/*part"))
-    assert not leftovers
+    assert starts[0] == 0
+    assert starts[1:] == [x for x in kept if x is not None]  # not one byte on disk came twice
+    assert len(starts) > times // 2
+    assert not part_sizes(blobs)
 
 
 async def test_kill_at_random_bytes_costs_nothing_but_time(
-    hub: FakeHub, models: ModelStore
+    hub: FakeHub, models: ModelStore, tmp_path: Path
 ) -> None:
-    await killed_often(hub, models, times=5, seed=1)
+    await killed_often(hub, models, blobs_in(tmp_path), times=5, seed=1)
 
 
 @pytest.mark.slow
-async def test_fifty_kills_cost_nothing_but_time(hub: FakeHub, models: ModelStore) -> None:
+async def test_fifty_kills_cost_nothing_but_time(
+    hub: FakeHub, models: ModelStore, tmp_path: Path
+) -> None:
     hub.add(NAME, model_files(20_000_000))
-    await killed_often(hub, models, times=50, seed=2)
+    await killed_often(hub, models, blobs_in(tmp_path), times=50, seed=2)
+
+
+def part_sizes(blobs: Path) -> list[int]:
+    return [part.stat().st_size for part in blobs.glob(f"*{PART_SUFFIX}")]
+
+
+def blobs_in(folder: Path) -> Path:
+    return folder / "hub" / f"models--{NAME.replace('/', '--')}" / "blobs"
 
 
 DAEMON = """
