@@ -165,9 +165,9 @@ async def kept_after_kill(store: ModelStore, at: int, blobs: Path) -> int | None
         try:
             async for report in reports:
                 if report.done_bytes >= at and report.stage is Stage.DOWNLOAD:
-                    killed = [process.pid for process in fetchers()]
-                    for pid in killed:
-                        os.kill(pid, signal.SIGKILL)
+                    for process in fetchers():
+                        os.kill(process.pid, signal.SIGKILL)
+                        killed.append(process.pid)
         except ServiceError:
             if not killed:
                 raise
