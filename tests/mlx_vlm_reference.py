@@ -14,6 +14,13 @@ from transformers import AutoImageProcessor, AutoTokenizer
 
 from swiftlm_engine.vision.package import import_model
 
+_PROCESSORS = {
+    "mistral3": "Mistral3Processor",
+    "pixtral": "PixtralProcessor",
+    "qwen2_vl": "Qwen2VLProcessor",
+    "qwen2_5_vl": "Qwen2_5_VLProcessor",
+    "qwen3_vl": "Qwen3VLProcessor",
+}
 _GEMMA_TOKENS = {
     "boi_token": "<start_of_image>",
     "eoi_token": "<end_of_image>",
@@ -44,7 +51,7 @@ class MlxVlm:
 def _processor(name: str, folder: Path) -> Any:  # Any: mlx-vlm is untyped here
     module = importlib.import_module(f"mlx_vlm.models.{name}.processing_{name}")
     if name != "gemma3":
-        return getattr(module, f"{name.capitalize()}Processor").from_pretrained(folder)
+        return getattr(module, _PROCESSORS[name]).from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for attribute, token in _GEMMA_TOKENS.items():
         setattr(tokenizer, attribute, token)

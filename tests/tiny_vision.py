@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 
 from swiftlm_engine.vision.gemma3 import Gemma3
 from swiftlm_engine.vision.pixtral import Pixtral
+from swiftlm_engine.vision.qwen_vl import QwenVl
 
 VOCAB_SIZE = 448
 _TEXT = {
@@ -45,6 +46,19 @@ _PIXTRAL_TOWER = {
     "patch_size": 8,
     "num_channels": 3,
     "rope_theta": 10000.0,
+}
+_QWEN = _TEXT | {
+    "vocab_size": VOCAB_SIZE,
+    "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
+}
+_QWEN_TOWER = {
+    "depth": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_heads": 2,
+    "patch_size": 8,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
 }
 CONFIGS: dict[str, dict[str, Any]] = {
     # Sliding windows of 64 and full attention alternating; 16 tokens for each picture
@@ -85,6 +99,43 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "text_config": _TEXT | {"model_type": "llama"},
         "vision_config": _PIXTRAL_TOWER,
     },
+    # Rows and columns as positions (M-RoPE); windows in the tower. mlx-vlm reads the text's keys at
+    # the top.
+    "qwen2_5_vl": _QWEN
+    | {
+        "model_type": "qwen2_5_vl",
+        "text_config": _QWEN | {"model_type": "qwen2_5_vl"},
+        "vision_config": _QWEN_TOWER
+        | {
+            "model_type": "qwen2_5_vl",
+            "out_hidden_size": 64,
+            "window_size": 32,
+            "fullatt_block_indexes": [1],
+        },
+    },
+    "qwen2_vl": _QWEN
+    | {
+        "model_type": "qwen2_vl",
+        "text_config": _QWEN | {"model_type": "qwen2_vl"},
+        "vision_config": _QWEN_TOWER
+        | {"model_type": "qwen2_vl", "embed_dim": 32, "hidden_size": 64},
+    },
+    # The same, interleaved, and features of the tower's first layer for the model's first
+    "qwen3_vl": {
+        "model_type": "qwen3_vl",
+        "text_config": _QWEN
+        | {
+            "model_type": "qwen3_vl_text",
+            "rope_scaling": {"type": "default", "mrope_section": [6, 5, 5]},
+        },
+        "vision_config": _QWEN_TOWER
+        | {
+            "model_type": "qwen3_vl",
+            "out_hidden_size": 64,
+            "num_position_embeddings": 64,
+            "deepstack_visual_indexes": [0],
+        },
+    },
 }
 # What a folder says about its pictures, as the converters leave it.
 _PREPARATION: dict[str, dict[str, dict[str, Any]]] = {
@@ -120,9 +171,16 @@ _TEMPLATE = (
 )
 
 
+_QWEN_MARKS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+_QWENS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+_QWEN_SIZES = {"patch_size": 8, "min_pixels": 256, "max_pixels": 8192}
+_PREPARATION |= {name: {"preprocessor_config.json": _QWEN_SIZES} for name in _QWENS}
+_MARKS |= dict.fromkeys(_QWENS, _QWEN_MARKS)
+
+
 def make_vision_model(name: str, folder: Path, seed: int = 0) -> Path:
     """A complete folder, config and tokenizer and both parts' weights."""
-    template = _TEMPLATE.replace("MARK", _MARKS[name][0])
+    template = _TEMPLATE.replace("MARK", mark(name))
     config = CONFIGS[name]
     make_model(config, folder, template=template, seed=seed, vocab_size=VOCAB_SIZE)
     config = json.loads((folder / "config.json").read_text()) | _token_ids(name, folder)
@@ -137,7 +195,7 @@ def make_vision_model(name: str, folder: Path, seed: int = 0) -> Path:
 
 def mark(name: str) -> str:
     """What the template writes for an image."""
-    return _MARKS[name][0]
+    return "".join(_MARKS[name]) if name.startswith("qwen") else _MARKS[name][0]
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (48, 32), kind: str = "PNG") -> bytes:
@@ -155,6 +213,12 @@ def _token_ids(name: str, folder: Path) -> dict[str, int]:
     first, second, third = tokenizer.convert_tokens_to_ids(list(_MARKS[name]))
     if name == "gemma3":
         return {"boi_token_index": first, "image_token_index": second, "eoi_token_index": third}
+    if name.startswith("qwen"):
+        return {
+            "vision_start_token_id": first,
+            "image_token_id": second,
+            "vision_end_token_id": third,
+        }
     return {"image_token_index": first}
 
 
@@ -173,10 +237,15 @@ def _tie(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def _family(config: dict[str, Any], tokenizer: Any) -> Any:
+    if config["model_type"].startswith("qwen"):
+        return QwenVl(config, {}, tokenizer, [])
+    return (Gemma3 if config["model_type"] == "gemma3" else Pixtral)(config, {}, tokenizer)
+
+
 def _write_tower(config: dict[str, Any], folder: Path, seed: int) -> None:
     mx.random.seed(seed)
-    family = Gemma3 if config["model_type"] == "gemma3" else Pixtral
-    tower = family(config, {}, AutoTokenizer.from_pretrained(folder)).tower
+    tower = _family(config, AutoTokenizer.from_pretrained(folder)).tower
     # Gemma's projection starts as ones, which say nothing of zero-mean features.
     tower.update(tree_map(_varied, tower.parameters()))
     weights = dict(tree_flatten(tower.parameters()))

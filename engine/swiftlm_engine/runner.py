@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Sequence_
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -154,7 +155,7 @@ class Runner:
         """Plain KV of a short history: joining and parting copy it."""
         if self.is_split:
             return False  # other ranks mirror one prompt at a time
-        if self._images_of(chunk) is not None or self.scores.wants(chunk.sequence):
+        if chunk.sequence.request_id in self._prompt_images or self.scores.wants(chunk.sequence):
             return False
         caches = self._prefilling[chunk.sequence.key]
         plain = all(type(cache) is KVCache for cache in caches)
@@ -186,15 +187,11 @@ class Runner:
         caches = self._prefilling[chunk.sequence.key]
         ids = chunk_ids(chunk)
         self._peers.prefill(chunk.sequence.key, ids)
-        with mx.stream(self._stream):
-            images = self._images_of(chunk)
+        with mx.stream(self._stream), self._shown(chunk) as shown:
             if self.scores.wants(chunk.sequence):
                 self._score(chunk, caches)
-            elif images is None or self.images is None:
-                self._model(mx.array([ids], dtype=mx.int32), cache=caches)
             else:
-                rows = self.images.embed(ids, chunk.start, images)
-                self._model(mx.array([ids], dtype=mx.int32), cache=caches, input_embeddings=rows)
+                self._model(mx.array([ids], dtype=mx.int32), cache=caches, **shown)
             mx.eval([c.state for c in caches])
         if chunk.start + chunk.count == chunk.sequence.num_prefill > CLEAR_ABOVE_TOKENS:
             mx.clear_cache()  # its scratch is larger than anything decode asks for
@@ -214,7 +211,11 @@ class Runner:
         self.batch.add(row, self._prefilling.pop(row.sequence.key))
 
     def decode(self) -> list[RowToken]:
-        return self.batch.step()
+        if self.images is None or not self._prompt_images:
+            return self.batch.step()
+        rows = [self._prompt_images.get(row.sequence.request_id) for row in self.batch.rows]
+        with self.images.decode_pass(rows):
+            return self.batch.step()
 
     def close(self, sequence: Sequence, *, keep: bool, overrun: int = 0) -> None:
         """Takes a sequence out, wherever it is; `keep` stores its KV for the next request.
@@ -299,12 +300,12 @@ class Runner:
         ids = self._cache_ids(sequence, sequence.prompt_ids[:position])
         self._prefix.store(ids, caches, kind, salt)
 
-    def _images_of(self, chunk: Chunk) -> PromptImages | None:
-        """The images of the prompt, if some lie in this part of it."""
+    def _shown(self, chunk: Chunk) -> AbstractContextManager[dict[str, mx.array]]:
+        """What the pass over a chunk is told of the images of its prompt."""
         images = self._prompt_images.get(chunk.sequence.request_id)
-        if images is not None and images.touch(chunk.start, chunk.start + chunk.count):
-            return images
-        return None
+        if images is None or self.images is None:
+            return nullcontext({})
+        return self.images.prompt_pass(chunk_ids(chunk), chunk.start, images)
 
     def _cache_ids(self, sequence: Sequence, token_ids: list[int]) -> list[int]:
         """What the prefix cache knows these tokens by: images by their content."""

@@ -11,6 +11,8 @@ import mlx.nn as nn
 import numpy as np
 from PIL import Image
 
+from swiftlm_engine.vision.placement import Placement
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedPicture:
@@ -19,6 +21,7 @@ class FittedPicture:
     pixels: np.ndarray  # (H, W, 3) uint8
     text: str
     num_tokens: int
+    grid: tuple[int, int] | None = None  # rows and columns, where the model tells them apart
 
 
 class Family(Protocol):
@@ -27,11 +30,13 @@ class Family(Protocol):
     mark: str  # what the chat template writes for an image
     image_token_id: int  # the token that a row of features replaces
     tower: Tower
+    placement: Placement | None  # where its image tokens have rows and columns
 
     def fit(self, picture: Image.Image) -> FittedPicture: ...
 
     def encode(self, pixels: mx.array) -> mx.array:
-        """From (1, H, W, 3) in 0..255 to one row per image token (n, D); lazy."""
+        """From (1, H, W, 3) in 0..255 to one row per image token (1, n, D), and then what the
+        first layers add (layers, n, D); lazy."""
 
     def weight_name(self, name: str) -> str:
         """Where a tensor of a checkpoint belongs in the tower."""
@@ -40,10 +45,11 @@ class Family(Protocol):
 class Tower(nn.Module):
     """Under the names that checkpoints use."""
 
-    def __init__(self, vision_tower: nn.Module, multi_modal_projector: nn.Module) -> None:
+    def __init__(self, vision_tower: nn.Module, projector: nn.Module | None = None) -> None:
         super().__init__()
         self.vision_tower = vision_tower
-        self.multi_modal_projector = multi_modal_projector
+        if projector is not None:
+            self.multi_modal_projector = projector
 
 
 @dataclass(frozen=True, slots=True)

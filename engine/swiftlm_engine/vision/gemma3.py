@@ -20,6 +20,8 @@ _HALF = (0.5, 0.5, 0.5)
 
 
 class Gemma3:
+    placement = None
+
     def __init__(self, config: dict[str, Any], settings: dict[str, Any], tokenizer: Any) -> None:
         text = config["text_config"]
         vision = import_model("gemma3").VisionConfig.from_dict(config["vision_config"])
@@ -59,7 +61,7 @@ class Gemma3:
         patches = self.tower.vision_tower.vision_model.embeddings.patch_embedding
         normal = self._normal(pixels).astype(patches.weight.dtype)
         hidden, _, _ = self.tower.vision_tower(normal, output_hidden_states=True)
-        return self.tower.multi_modal_projector(hidden)[0] / self._scale
+        return self.tower.multi_modal_projector(hidden) / self._scale
 
     def weight_name(self, name: str) -> str:
         return name

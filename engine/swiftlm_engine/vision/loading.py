@@ -53,7 +53,7 @@ def load_reader(folder: Path, loaded: LoadedWeights) -> ImageReader:
     embed_tokens = loaded.model.language_model.model.embed_tokens
     dtype = embed_tokens(mx.array([0])).dtype
     try:
-        family = _make(loaded.config, _settings(folder), loaded.tokenizer)
+        family = _make(loaded, _settings(folder))
         tower = family.tower
         weights = _sanitized(tower, _tower_weights(folder, family.weight_name))
         _quantize(tower, weights, loaded.config.get("quantization") or {})
@@ -68,14 +68,17 @@ def load_reader(folder: Path, loaded: LoadedWeights) -> ImageReader:
     return ImageReader(family, embed_tokens)
 
 
-def _make(config: dict[str, Any], settings: dict[str, Any], tokenizer: Any) -> Family:
-    if config["model_type"] == "gemma3":
-        from swiftlm_engine.vision.gemma3 import Gemma3
-
-        return Gemma3(config, settings, tokenizer)
+def _make(loaded: LoadedWeights, settings: dict[str, Any]) -> Family:
+    from swiftlm_engine.vision.gemma3 import Gemma3
     from swiftlm_engine.vision.pixtral import Pixtral
+    from swiftlm_engine.vision.qwen_vl import QwenVl
 
-    return Pixtral(config, settings, tokenizer)
+    config, tokenizer = loaded.config, loaded.tokenizer
+    if config["model_type"].startswith("qwen"):
+        layers = loaded.model.language_model.model.layers
+        return QwenVl(config, settings, tokenizer, layers)
+    family = Gemma3 if config["model_type"] == "gemma3" else Pixtral
+    return family(config, settings, tokenizer)
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -91,9 +94,9 @@ def _tower_weights(folder: Path, rename: Callable[[str], str]) -> dict[str, mx.a
     found = {}
     for file in sorted(folder.glob("model*.safetensors")):
         for name, array in mx.load(str(file)).items():
-            bare = name.removeprefix("model.")
+            bare = rename(name.removeprefix("model."))
             if bare.startswith(("vision_tower.", "multi_modal_projector.")):
-                found[rename(bare)] = array
+                found[bare] = array
     return found
 
 

@@ -24,7 +24,7 @@ _INNER = "vision_tower.vision_model."
 
 
 class Pixtral:
-    mark = "[IMG]"
+    placement = None
 
     def __init__(self, config: dict[str, Any], settings: dict[str, Any], tokenizer: Any) -> None:
         self._vision = import_model("pixtral").VisionConfig.from_dict(config["vision_config"])
@@ -56,8 +56,8 @@ class Pixtral:
         )
         hidden = states[self._layer]
         if self._merges:
-            return self.tower.multi_modal_projector(hidden[0], size)
-        return self.tower.multi_modal_projector(hidden)[0]
+            return self.tower.multi_modal_projector(hidden[0], size)[None]
+        return self.tower.multi_modal_projector(hidden)
 
     def weight_name(self, name: str) -> str:
         """Checkpoints differ in whether they name the inner model."""

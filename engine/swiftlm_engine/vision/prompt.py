@@ -22,6 +22,7 @@ class PreparedImage:
     pixels: np.ndarray  # (H, W, 3) uint8
     text: str
     num_tokens: int
+    grid: tuple[int, int] | None = None  # rows and columns, where the model tells them apart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +66,32 @@ class PromptImages:
                 if position < len(ids):
                     ids[position] = key
         return ids
+
+    def table(self, start: int, end: int) -> np.ndarray:
+        """Time, row and column (3, L) of the tokens in [start, end) of the prompt and what follows.
+
+        A picture begins one past what stands before it, and takes as many places as its longer
+        side has tokens.
+        """
+        index = np.arange(start, end)
+        at = np.stack([index, index, index])
+        for one in self.placed:
+            if one.image.grid is None:
+                continue
+            rows, columns = one.image.grid
+            first, past = one.positions[0], one.positions[0] + rows * columns
+            inside = (first <= index) & (index < past)
+            nth = index[inside] - first
+            begin = at[0, inside] - nth
+            at[:, inside] = begin + np.stack([0 * nth, nth // columns, nth % columns])
+            at[:, index >= past] += max(rows, columns) - rows * columns
+        return at
+
+    @property
+    def shift(self) -> int:
+        """What is to be added to the index of a token after all images to get its position."""
+        grids = [one.image.grid for one in self.placed if one.image.grid is not None]
+        return sum(max(rows, columns) - rows * columns for rows, columns in grids)
 
 
 def place(

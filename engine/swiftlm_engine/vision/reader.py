@@ -1,10 +1,11 @@
-"""Reads the images of one model's prompts: `prepare` their bytes, `embed` a chunk of a prompt."""
+"""Reads the images of one model's prompts: prepares their bytes, and shows them to its passes."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
@@ -16,6 +17,7 @@ from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.text.messages import Chat, ImagePart
 from swiftlm_engine.vision.family import Family
 from swiftlm_engine.vision.picture import BadPicture, open_picture
+from swiftlm_engine.vision.placement import DeepRows
 from swiftlm_engine.vision.prompt import PreparedImage, PromptImages
 
 
@@ -28,7 +30,7 @@ class ImageReader:
         self._embed_tokens = embed_tokens
         # KV on disk outlives an upgrade that may prepare or encode pictures otherwise.
         self._versions = f"{version('mlx-vlm')} {version('pillow')}".encode()[:64]
-        self._features: OrderedDict[bytes, mx.array] = OrderedDict()  # (n, D) by digest
+        self._features: OrderedDict[bytes, mx.array] = OrderedDict()  # by digest
 
     @property
     def nbytes(self) -> int:
@@ -45,14 +47,52 @@ class ImageReader:
             for number, content in enumerate(contents, 1)
         )
 
-    def embed(self, token_ids: Sequence[int], start: int, images: PromptImages) -> mx.array:
-        """Embeddings (1, L, D) of the tokens at `start` of the prompt; lazy, but for the images."""
-        rows = self._embed_tokens(mx.array([token_ids], dtype=mx.int32))
-        for part in images.rows(start, start + len(token_ids)):
-            features = self._encoded(part.image)[part.start : part.end]
-            at = mx.array([position - start for position in part.positions])
-            rows[0, at] = features.astype(rows.dtype)
-        return rows
+    @contextmanager
+    def prompt_pass(
+        self, token_ids: Sequence[int], start: int, images: PromptImages
+    ) -> Iterator[dict[str, mx.array]]:
+        """Arguments of the pass over these tokens, which stand at `start` of the prompt."""
+        placement = self.family.placement
+        if placement is None:
+            yield self._embeddings(token_ids, start, images)[0]
+            return
+        try:
+            arguments, placement.deep = self._embeddings(token_ids, start, images)
+            table = images.table(start, start + len(token_ids))
+            placement.chunk = mx.array(table, dtype=mx.float32)
+            yield arguments
+        finally:
+            placement.clear()
+
+    @contextmanager
+    def decode_pass(self, rows: Sequence[PromptImages | None]) -> Iterator[None]:
+        """A step of these rows, in their order."""
+        shifts = [0 if images is None else images.shift for images in rows]
+        placement = self.family.placement
+        if placement is None or not any(shifts):
+            yield
+            return
+        try:
+            placement.shift = mx.array(shifts)
+            yield
+        finally:
+            placement.clear()
+
+    def _embeddings(
+        self, token_ids: Sequence[int], start: int, images: PromptImages
+    ) -> tuple[dict[str, mx.array], DeepRows | None]:
+        """Lazy, but for the images; nothing where no image lies in this part of the prompt."""
+        parts = list(images.rows(start, start + len(token_ids)))
+        if not parts:
+            return {}, None
+        at = mx.array([position - start for part in parts for position in part.positions])
+        features = mx.concatenate(
+            [self._encoded(part.image)[:, part.start : part.end] for part in parts], axis=1
+        )
+        rows = self._embed_tokens(mx.array([token_ids], dtype=mx.int32))  # (1, L, D)
+        rows[0, at] = features[0].astype(rows.dtype)
+        deep = DeepRows(at, features[1:]) if len(features) > 1 else None
+        return {"input_embeddings": rows}, deep
 
     def _prepare(self, content: bytes, name: str) -> PreparedImage:
         try:
@@ -60,7 +100,7 @@ class ImageReader:
         except BadPicture as error:
             raise EngineFault(FaultKind.INVALID, f"{name}: {error}", param="messages") from error
         digest = hashlib.blake2b(content, digest_size=32, key=self._versions).digest()
-        return PreparedImage(digest, fitted.pixels, fitted.text, fitted.num_tokens)
+        return PreparedImage(digest, fitted.pixels, fitted.text, fitted.num_tokens, fitted.grid)
 
     def _encoded(self, image: PreparedImage) -> mx.array:
         features = self._features.get(image.digest)
