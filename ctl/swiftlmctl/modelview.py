@@ -16,9 +16,18 @@ _RIGHT = frozenset({"size", "context", "tok/s"})
 _OFFER_MARKS = ("here", "gated", "tools", "reasoning", "vision")
 
 
-def listed_table(found: list[m.ModelStatus], fits: Mapping[str, m.ModelFit], default: str) -> Table:
+def listed_table(
+    found: list[m.ModelStatus], fits: Mapping[str, m.ModelFit], daemon: m.DaemonStatus
+) -> Table:
     """Those on the disk, each with the plan's verdict; `*` marks the default."""
-    rows = [_listed(status, fits.get(status.model), default) for status in found]
+    coming = {download.model: download for download in daemon.downloads}
+    rows = []
+    for status in found:
+        name = status.model + (" *" if status.model == daemon.default_model else "")
+        if download := coming.get(status.model):
+            rows.append((name, "downloading", size_text(download.total_bytes), *[""] * 5))
+        else:
+            rows.append((name, *_listed(status, fits.get(status.model))))
     return Table(("model", "state", *_COLUMNS[1:]), tuple(rows), _RIGHT)
 
 
@@ -55,13 +64,12 @@ def speed_words(fit: m.ModelFit | None) -> str:
     return f"{fit.decode_low:.0f}-{fit.decode_high:.0f}"
 
 
-def _listed(status: m.ModelStatus, fit: m.ModelFit | None, default: str) -> tuple[str, ...]:
+def _listed(status: m.ModelStatus, fit: m.ModelFit | None) -> tuple[str, ...]:
     notes = [status.error] if status.error else []
     notes += [mark for mark in ("tools", "vision", "pinned") if getattr(status, mark)]
     notes += [status.quantization] if status.quantization else []
     context = (fit.context if fit else 0) or status.context
     return (
-        status.model + (" *" if status.model == default else ""),
         (status.state.name or "unknown").lower(),
         size_text(status.size_bytes) if status.size_bytes else "",
         "" if status.error else fit_words(fit),

@@ -35,14 +35,14 @@ def list_models(json: Json = False) -> None:
     """List the models on this machine, with how each would run here."""
     from swiftlmctl import modelview, output
 
-    found, default = _listed()
+    found, daemon = _listed()
     if json:
         fits = _fits()
         output.show_json(
             [{**output.plain(x), "fit": output.plain(fits.get(x.model))} for x in found]
         )
     elif found:
-        output.show_table(modelview.listed_table(found, _fits(), default))
+        output.show_table(modelview.listed_table(found, _fits(), daemon))
     else:
         output.say("no models here yet; `swiftlmctl pull smollm2-135m` fetches a small one")
 
@@ -61,13 +61,13 @@ def _fits(*names: str) -> dict[str, m.ModelFit]:
     return reply.fits
 
 
-def _listed() -> tuple[list[m.ModelStatus], str]:
+def _listed() -> tuple[list[m.ModelStatus], m.DaemonStatus]:
     from swiftlm_proto import messages as m
     from swiftlmctl import client
 
-    async def verb(daemon: client.Daemon) -> tuple[list[m.ModelStatus], str]:
+    async def verb(daemon: client.Daemon) -> tuple[list[m.ModelStatus], m.DaemonStatus]:
         reply = await daemon.admin.list_models(m.ListModelsRequest())
-        return reply.models, daemon.status.default_model
+        return reply.models, daemon.status
 
     return client.call(verb)
 

@@ -122,7 +122,7 @@ def _built_in_licence(name: str, source: Source) -> str:
 
 
 def _unfinished(repo: CachedRepo, snapshot: Path | None, left: int) -> StoredModel:
-    reason = f"not complete ({left / 1e9:.2f} GB are here); `swiftlmctl pull {repo.name}` goes on"
+    reason = f"not complete ({left / 1e6:,.0f} MB are here); `swiftlmctl pull {repo.name}` goes on"
     return StoredModel(
         name=repo.name,
         path=snapshot or repo.root,
