@@ -22,6 +22,7 @@ from swiftlm_engine.options import EngineOptions
 from swiftlm_engine.prefix.snapshot import LeafKind, kind_of, leaves_of
 from swiftlm_engine.row_caches import Caches
 from swiftlm_engine.turboquant.formats import DEFAULT, FORMATS
+from swiftlm_engine.turboquant.policy import Test
 from swiftlm_engine.turboquant.verdict_file import Measured
 
 log = logging.getLogger(__name__)
@@ -80,22 +81,24 @@ def choose_caches(
     facts: ModelFacts,
     device: Device,
     report: Report,
+    test: Test | None = None,
 ) -> KvCaches:
-    """Raises `EngineFault` for a format that is unknown, fits no layer or fails its self-test."""
+    """Raises `EngineFault` for a format that is unknown, fits no layer or fails its self-test,
+    which is `test` where the model is split over several processes."""
     asked = options.kv
     if asked in ("", "auto", KvFormat.FP16):
         exact = _exact(weights, facts)
         gain = speed_gain(options, facts, device) if options.kv_auto else 0.0
         if not gain:
             return exact
-        caches = _compressed(weights, options, DEFAULT.name, facts, device, report)
+        caches = _compressed(weights, options, DEFAULT.name, facts, device, report, test)
         note = f"kv auto: {DEFAULT.name} decodes {gain:.1f} x as fast as exact KV at full context"
         return replace(caches, notes=(note, *caches.notes)) if caches.kv.turbo else caches
     if asked not in FORMATS:
         known = ", ".join(["auto", "fp16", *FORMATS])
         message = f"kv '{asked}' is not one of {known}"
         raise EngineFault(FaultKind.INVALID, message, param="kv")
-    return _compressed(weights, options, asked, facts, device, report)
+    return _compressed(weights, options, asked, facts, device, report, test)
 
 
 def _exact(weights: LoadedWeights, facts: ModelFacts, *notes: str) -> KvCaches:
@@ -112,6 +115,7 @@ def _compressed(
     facts: ModelFacts,
     device: Device,
     report: Report,
+    test: Test | None,
 ) -> KvCaches:
     model = weights.model
     turboquant.install(model)
@@ -123,7 +127,7 @@ def _compressed(
             f"kv {name} compresses no layer of this model ({reasons}); load it with --kv fp16",
             param="kv",
         )
-    outcome = check_format(weights, options, name, device, report)
+    outcome = check_format(weights, options, name, device, report, test)
     if not outcome.passed:
         return _after_failure(weights, options, facts, failure(name, outcome))
     measured = outcome.measured

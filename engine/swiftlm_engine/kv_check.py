@@ -28,7 +28,12 @@ log = logging.getLogger(__name__)
 
 
 def check_format(
-    weights: LoadedWeights, options: EngineOptions, name: str, device: Device, report: Report
+    weights: LoadedWeights,
+    options: EngineOptions,
+    name: str,
+    device: Device,
+    report: Report,
+    test: policy.Test | None = None,
 ) -> Outcome:
     """The self-test of one format; seconds the first time, a file after that."""
     report("checking", 1.0, f"kv {name} against exact KV on {policy.TEST_TOKENS} tokens")
@@ -38,7 +43,7 @@ def check_format(
         record = options.records_dir / "kv-self-test" / f"{identity}-{name}.json"
     token_ids = weights.tokenizer.encode(SELF_TEST_TEXT)
     chunk = _CHUNK if weights.streaming is None else _STREAMED_CHUNK
-    return policy.self_test(weights.model, token_ids, name, record, chunk)
+    return policy.self_test(weights.model, token_ids, name, record, chunk, test)
 
 
 def failure(name: str, outcome: Outcome) -> str:

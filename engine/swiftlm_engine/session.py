@@ -130,7 +130,10 @@ def open_session(
         leader.wait()
     report("warmup", 1.0, "first token")
     stream = mx.default_stream(mx.default_device())
-    kv = choose_caches(weights, options, folder_facts, device, report)
+    test = leader.test if leader else None
+    kv = choose_caches(weights, options, folder_facts, device, report, test)
+    if leader and kv.measured:
+        leader.use(kv.measured.verdict)
     peers = leader or ALONE
     vocab_size = _warm_up(weights.model, kv, peers)
     if leader is None:

@@ -22,6 +22,8 @@ from swiftlm_engine.cluster.ring import free_address, join_ring
 from swiftlm_engine.cluster.shares import Place, decode_share
 from swiftlm_engine.device import find_device, memory_bytes
 from swiftlm_engine.generation import EngineFault
+from swiftlm_engine.turboquant.formats import FORMATS
+from swiftlm_engine.turboquant.verdict import LayerVerdict, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +62,12 @@ def follow(invitation: Invitation, version: str, end: Callable[[str], None]) -> 
     threading.Thread(target=_beat, args=(link, lost_after_s / BEATS, end), daemon=True).start()
     mirror = _load(link, steps, invitation)
     while True:
-        take_step(mirror, steps.get())
+        if answer := take_step(mirror, steps.get()):
+            link.send(answer)
 
 
-def take_step(mirror: Mirror, step: Message) -> None:
+def take_step(mirror: Mirror, step: Message) -> Message | None:
+    """Returns what the leader waits for, if it does."""
     match step["do"]:
         case "decode":
             mirror.decode()
@@ -77,6 +81,11 @@ def take_step(mirror: Mirror, step: Message) -> None:
             mirror.drop(_key(step))
         case "reset":
             mirror.reset()
+        case "test":
+            measured = mirror.test(step["ids"], _verdict(step), step["chunk"])
+            return {"errors": measured.layer_errors}
+        case "use":
+            mirror.use(_verdict(step))
         case "offer":
             mirror.offer(_key(step))
         case "keep":
@@ -91,6 +100,12 @@ def take_step(mirror: Mirror, step: Message) -> None:
             mirror.resume(_key(step))
         case unknown:
             raise LinkLost(f"sent a step '{unknown}' that this version does not know")
+    return None
+
+
+def _verdict(step: Message) -> Verdict:
+    formats = [name and FORMATS[name] for name in step["formats"]]
+    return Verdict(tuple(LayerVerdict(i, each, "") for i, each in enumerate(formats)))
 
 
 def _key(step: Message) -> tuple[str, int]:

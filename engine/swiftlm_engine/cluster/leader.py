@@ -17,10 +17,11 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mlx.core as mx
+import mlx.nn as nn
 
 from swiftlm_engine.brain.facts import ModelFacts
 from swiftlm_engine.brain.plan.share import Split
@@ -33,6 +34,8 @@ from swiftlm_engine.cluster.ring import free_address, join_ring
 from swiftlm_engine.cluster.shares import Place, choose_shares, encode_share
 from swiftlm_engine.device import memory_bytes
 from swiftlm_engine.generation import EngineFault, FaultKind
+from swiftlm_engine.turboquant import policy
+from swiftlm_engine.turboquant.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +96,21 @@ class Leader:
             if fault is not None:
                 message = f"rank {follower.rank} on {follower.host}: {fault}"
                 raise EngineFault(FaultKind.UNSUPPORTED, message)
+
+    # -- the format of KV
+
+    def test(
+        self, model: nn.Module, token_ids: Ids[int], verdict: Verdict, chunk: int
+    ) -> policy.Measured:
+        """A self-test on all ranks. Each knows the errors of its own layers, or of its heads."""
+        self._tell({"do": "test", "ids": list(token_ids), "chunk": chunk, **_formats(verdict)})
+        own = policy.measure(model, token_ids, verdict, chunk)
+        errors = [own.layer_errors, *(f.answers.get()["errors"] for f in self._followers)]
+        return replace(own, layer_errors=tuple(map(max, zip(*errors, strict=True))))
+
+    def use(self, verdict: Verdict) -> None:
+        """Sequences that are opened from now on have these formats."""
+        self._tell({"do": "use", **_formats(verdict)})
 
     # -- steps
 
@@ -179,6 +197,10 @@ class Leader:
         for child in self._children:
             child.kill()
             child.wait()
+
+
+def _formats(verdict: Verdict) -> Message:
+    return {"formats": [layer.format and layer.format.name for layer in verdict.layers]}
 
 
 def gather(group: Group, version: str) -> Leader:

@@ -11,12 +11,15 @@ from typing import Any
 
 import mlx.core as mx
 
+from swiftlm_engine import turboquant
 from swiftlm_engine.brain.plan.share import Split
 from swiftlm_engine.brain.prefix_index import Part
 from swiftlm_engine.cluster.peers import Key
 from swiftlm_engine.cluster.shares import Place
 from swiftlm_engine.prefix.kept import KeptPrefixes
 from swiftlm_engine.row_caches import Caches, RowCaches
+from swiftlm_engine.turboquant import policy
+from swiftlm_engine.turboquant.verdict import Verdict
 
 
 class Mirror:
@@ -30,6 +33,16 @@ class Mirror:
         self._prefixes = KeptPrefixes(make_caches)
         self._offered: Caches = []  # what may be kept
         self._made: Caches = []  # from what was kept
+
+    def test(self, ids: list[int], verdict: Verdict, chunk: int) -> policy.Measured:
+        turboquant.install(self._model)
+        return policy.measure(self._model, ids, verdict, chunk)
+
+    def use(self, verdict: Verdict) -> None:
+        """Before the first sequence."""
+        turboquant.install(self._model)
+        self._make_caches = lambda: turboquant.make_caches(self._model, "", verdict).caches
+        self._prefixes = KeptPrefixes(self._make_caches)
 
     def open(self, key: Key) -> None:
         self._prefilling[key] = self._make_caches()

@@ -60,16 +60,19 @@ def make_caches(
     backend = default_backend() if backend is None else backend
     dim = head_dim(model_config(model))
     caches = [
-        cache if layer.format is None else TurboKVCache(layer.format, dim, backend)
+        TurboKVCache(layer.format, dim, backend)
+        if layer.format and type(cache) is KVCache
+        else cache
         for layer, cache in zip(verdict.layers, own, strict=True)
     ]
     return Caches(caches, verdict)
 
 
 def _checked(layer: LayerVerdict, cache: Any) -> LayerVerdict:
-    if layer.format is None or type(cache) is KVCache:
+    kind = getattr(cache, "stands_for", type(cache))  # of a layer that another rank holds
+    if layer.format is None or kind is KVCache:
         return layer
-    return LayerVerdict(layer.index, None, f"the model keeps a {type(cache).__name__} there")
+    return LayerVerdict(layer.index, None, f"the model keeps a {kind.__name__} there")
 
 
 def only(verdict: Verdict, index: int, format: KVFormat) -> Verdict:

@@ -9,7 +9,7 @@ kept under the identity of the weights (`verdict_file.py`).
 
 import logging
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from swiftlm_engine.turboquant.backend import Backend, default_backend, exact_attention
 from swiftlm_engine.turboquant.build import make_caches, model_verdict
+from swiftlm_engine.turboquant.cache import TurboKVCache
 from swiftlm_engine.turboquant.formats import K8V3, RECENT_TOKENS, SINK_TOKENS
 from swiftlm_engine.turboquant.sequence import SequenceKV
 from swiftlm_engine.turboquant.verdict import LayerVerdict, Verdict, decide
@@ -31,6 +32,8 @@ TEST_TOKENS = 512
 _CHUNK = 64
 _STICKS_OUT = 3.0  # times the median error of the layers
 
+Test = Callable[[nn.Module, Sequence[int], Verdict, int], Measured]
+
 log = logging.getLogger(__name__)
 
 
@@ -40,8 +43,11 @@ def self_test(
     mode: str,
     record: Path | None,
     chunk: int = _CHUNK,
+    test: Test | None = None,
 ) -> Outcome:
     """How `mode` does on this model; blocks the MLX thread for two short prefills or more.
+
+    `test` measures one verdict: here, unless the model is split over several processes.
 
     `record` is the file for just this model and mode: the outcome is read from there if it is
     known, else kept there. The model must be installed. Evaluated.
@@ -49,7 +55,7 @@ def self_test(
     known = None if record is None else read_outcome(record, mode)
     if known is not None:
         return known
-    outcome = _escalate(model, list(token_ids)[:TEST_TOKENS], mode, chunk)
+    outcome = _escalate(model, list(token_ids)[:TEST_TOKENS], mode, chunk, test or measure)
     if record is not None:
         write_outcome(record, mode, outcome)
     return outcome
@@ -74,24 +80,24 @@ def measure(
     return Measured(
         verdict,
         statistics.fmean(divergences) if divergences else 0.0,
-        tuple(0.0 if layer.format is None else next(errors, 0.0) for layer in verdict.layers),
+        tuple(next(errors, 0.0) if type(cache) is TurboKVCache else 0.0 for cache in turbo),
     )
 
 
-def _escalate(model: nn.Module, token_ids: list[int], mode: str, chunk: int) -> Outcome:
+def _escalate(model: nn.Module, token_ids: list[int], mode: str, chunk: int, test: Test) -> Outcome:
     verdict = model_verdict(model, mode)
-    first = measure(model, token_ids, verdict, chunk)
+    first = test(model, token_ids, verdict, chunk)
     if first.kld <= MAX_KLD:
         return Outcome(first, passed=True)
     log.warning("kv %s is too far off: kld %.4f; trying without some layers", mode, first.kld)
     without = _without_outliers(first)
     if 0 < without.num_compressed_layers < verdict.num_compressed_layers:
-        second = measure(model, token_ids, without, chunk)
+        second = test(model, token_ids, without, chunk)
         if second.kld <= MAX_KLD:
             return Outcome(second, passed=True)
     if mode == K8V3.name:
         return Outcome(first, passed=False)
-    eight = measure(model, token_ids, _with_eight_bit_keys(verdict), chunk)
+    eight = test(model, token_ids, _with_eight_bit_keys(verdict), chunk)
     return Outcome(first, passed=False, better=eight if eight.kld <= MAX_KLD else None)
 
 

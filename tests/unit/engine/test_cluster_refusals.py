@@ -17,7 +17,7 @@ def options(**asked):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("stream_experts", "on"), ("gpu_layers", 1), ("kv", "turbo"), ("draft", "ngram")],
+    [("stream_experts", "on"), ("gpu_layers", 1), ("draft", "ngram")],
 )
 def test_an_option_that_a_group_cannot_serve_is_refused_by_name(name, value):
     with pytest.raises(EngineFault) as refused:
@@ -26,6 +26,6 @@ def test_an_option_that_a_group_cannot_serve_is_refused_by_name(name, value):
     assert refused.value.param == name
 
 
-def test_what_only_the_plan_chose_gives_way_in_a_group():
-    served = group_options(options(kv="turbo", kv_auto=True, prefix_cache_bytes=1 << 20))
-    assert (served.kv, served.kv_auto, served.prefix_cache_bytes) == ("fp16", False, 1 << 20)
+def test_a_group_keeps_prefixes_in_memory_only():
+    served = group_options(options(prefix_cache_dir=Path("p"), prefix_cache_bytes=1 << 20))
+    assert (served.prefix_cache_dir, served.prefix_cache_bytes) == (None, 1 << 20)
