@@ -72,6 +72,10 @@ class FakeAdmin(m.AdminBase):
         self.asked.append(message)
         return m.UnloadModelReply(was_loaded=True, freed_bytes=250_000_000, fault=self.fault)
 
+    async def pin(self, message: m.PinModelRequest) -> m.PinModelReply:
+        self.asked.append(message)
+        return m.PinModelReply(fault=self.fault)
+
     async def list_models(self, message: m.ListModelsRequest) -> m.ListModelsReply:
         return m.ListModelsReply(models=self.daemon.models)
 

@@ -179,6 +179,15 @@ def test_unload_says_what_came_back(ctl: Ctl, admin: FakeAdmin) -> None:
     assert "250 MB came back" in ctl("unload", "smollm2-135m").out
 
 
+@pytest.mark.parametrize("verb", ["pin", "unpin"])
+def test_a_model_is_pinned_and_let_go(ctl: Ctl, admin: FakeAdmin, verb: str) -> None:
+    found = ctl(verb, "smollm2-135m")
+    assert (found.code, "pinned" in found.out) == (0, True)
+    assert admin.asked[-1] == m.PinModelRequest(model="smollm2-135m", pinned=verb == "pin")
+    admin.fault = m.Fault(kind=m.FaultKind.INVALID, message="it is not loaded")
+    assert ctl(verb, "smollm2-135m").code == 1
+
+
 def test_pull_shows_size_speed_and_time_left(ctl: Ctl, admin: FakeAdmin) -> None:
     admin.events = [
         m.OperationEvent(

@@ -1,4 +1,4 @@
-"""`load`, `unload`, `plan`, `mem`: models in memory and the arithmetic of it."""
+"""`load`, `unload`, `pin`, `unpin`, `plan`, `mem`: models in memory and the arithmetic of it."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ Chunk = Annotated[int | None, typer.Option("--prefill-chunk", min=1, help="Token
 def register(app: typer.Typer) -> None:
     app.command()(load)
     app.command()(unload)
+    app.command()(pin)
+    app.command()(unpin)
     app.command()(plan)
     app.command()(mem)
 
@@ -145,6 +147,27 @@ def unload(model: Model, force: Force = False, json: Json = False) -> None:
         output.say(f"{model} is unloaded; {output.size_text(reply.freed_bytes)} came back")
     else:
         output.say(f"{model} was not loaded")
+
+
+def pin(model: Model) -> None:
+    """Keep a loaded model in memory: neither idle time nor another model unloads it."""
+    _set_pinned(model, True)
+
+
+def unpin(model: Model) -> None:
+    """Let a pinned model be unloaded again when it is idle or memory is short."""
+    _set_pinned(model, False)
+
+
+def _set_pinned(model: str, pinned: bool) -> None:
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, output
+
+    async def verb(daemon: client.Daemon) -> m.PinModelReply:
+        return await daemon.admin.pin(m.PinModelRequest(model=model, pinned=pinned))
+
+    client.check(client.call(verb).fault)
+    output.say(f"{model} is {'pinned' if pinned else 'not pinned any more'}")
 
 
 def plan(
