@@ -17,6 +17,7 @@ from swiftlm_engine.brain.plan.expert_families import EXPERT_FAMILIES
 from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
 from swiftlm_engine.streaming.dtypes import NAMES
+from swiftlm_engine.streaming.gpu_memory import reads_to_device
 from swiftlm_engine.streaming.layer import GROUP, Bank, StreamedExperts
 from swiftlm_engine.streaming.next_router import NextLayer, Router, router_of
 from swiftlm_engine.streaming.pack import open_pack, packed
@@ -185,7 +186,9 @@ def _stream(
 ) -> Streamer:
     counters = StreamCounters()
     nocache = options.keeps_out_of_cache()
-    reader = ExpertReader(counters, options.threads, options.preadv, nocache=nocache)
+    reader = ExpertReader(
+        counters, options.threads, reads_to_device(options.preadv), nocache=nocache
+    )
     streamer = Streamer(reader, counters)
     shared: dict[tuple[object, ...], tuple[Bank, Bank]] = {}
     streamed = []

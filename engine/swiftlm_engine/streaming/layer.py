@@ -18,6 +18,7 @@ import numpy as np
 
 from swiftlm_engine.streaming.counters import LayerCounters
 from swiftlm_engine.streaming.dtypes import DTYPES
+from swiftlm_engine.streaming.gpu_memory import keep_on_device
 from swiftlm_engine.streaming.next_router import NextLayer
 from swiftlm_engine.streaming.reader import Job
 from swiftlm_engine.streaming.slots import Move, SlotMap, SlotPlan
@@ -42,7 +43,9 @@ class Bank:
             child, _, parameter = component.name.partition(".")
             dict.__setitem__(self.module[child], parameter, array)
             # The view is the array's own memory and stays valid as long as the array.
-            self._targets.append((memoryview(array).cast("B"), array.nbytes // size))
+            view = memoryview(array).cast("B")
+            keep_on_device(view)
+            self._targets.append((view, array.nbytes // size))
 
     def jobs(self, components: tuple[Component, ...], expert: int, slot: int) -> list[Job]:
         """Reads of one expert; the components of any layer with the same shapes."""

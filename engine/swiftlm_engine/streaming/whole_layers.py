@@ -22,6 +22,7 @@ from swiftlm_engine.brain.plan.layer_streaming import LayerSize, place_layers
 from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
 from swiftlm_engine.streaming.dtypes import DTYPES, NAMES
+from swiftlm_engine.streaming.gpu_memory import keep_on_device, reads_to_device
 from swiftlm_engine.streaming.reader import CASTS, ExpertReader, Job, Source
 from swiftlm_engine.streaming.report import StreamingReport, StreamMode, StreamOptions, refused
 from swiftlm_engine.streaming.streamer import Streamer
@@ -70,6 +71,8 @@ class _Bank:
         mx.eval(self._arrays)
         # A view is the array's own memory and stays valid as long as the array.
         self._views = [memoryview(array).cast("B") for array in self._arrays]
+        for view in self._views:
+            keep_on_device(view)
 
     def jobs(self, layer: _Layer) -> list[Job]:
         pairs = zip(layer.parameters, self._views, strict=True)
@@ -172,7 +175,9 @@ def _too_small(given: int, least: int) -> EngineFault:
 def _stream(layers: list[_Layer], cycle_bytes: int, options: StreamOptions) -> Streamer:
     counters = StreamCounters({layer.path: layer.counters for layer in layers})
     nocache = options.keeps_out_of_cache(cycle_bytes)
-    reader = ExpertReader(counters, options.threads, options.preadv, nocache=nocache)
+    reader = ExpertReader(
+        counters, options.threads, reads_to_device(options.preadv), nocache=nocache
+    )
     for layer in layers:
         for parameter in layer.parameters:
             reader.open(parameter.source.path)
