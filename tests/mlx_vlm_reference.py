@@ -19,7 +19,6 @@ _PROCESSORS = {
     "pixtral": "PixtralProcessor",
     "qwen2_vl": "Qwen2VLProcessor",
     "qwen2_5_vl": "Qwen2_5_VLProcessor",
-    "qwen3_vl": "Qwen3VLProcessor",
 }
 _GEMMA_TOKENS = {
     "boi_token": "<start_of_image>",
@@ -49,9 +48,11 @@ class MlxVlm:
 
 
 def _processor(name: str, folder: Path) -> Any:  # Any: mlx-vlm is untyped here
-    module = importlib.import_module(f"mlx_vlm.models.{name}.processing_{name}")
+    home = "qwen3_vl" if name.startswith("qwen3") else name
+    module = importlib.import_module(f"mlx_vlm.models.{home}.processing_{home}")
     if name != "gemma3":
-        return getattr(module, _PROCESSORS[name]).from_pretrained(folder)
+        processor = getattr(module, _PROCESSORS.get(name, "Qwen3VLProcessor"))
+        return processor.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for attribute, token in _GEMMA_TOKENS.items():
         setattr(tokenizer, attribute, token)

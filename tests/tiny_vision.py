@@ -60,6 +60,31 @@ _QWEN_TOWER = {
     "spatial_merge_size": 2,
     "temporal_patch_size": 2,
 }
+_QWEN3 = _TEXT | {"rope_scaling": {"type": "default", "mrope_section": [6, 5, 5]}}
+_QWEN3_5 = _TEXT | {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 2,
+    "rope_parameters": {
+        "type": "default",
+        "mrope_section": [3, 3, 2],
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.5,
+    },
+}
+_MOE = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+    "norm_topk_prob": True,
+}
+_QWEN3_TOWER = _QWEN_TOWER | {"out_hidden_size": 64, "num_position_embeddings": 64}
 CONFIGS: dict[str, dict[str, Any]] = {
     # Sliding windows of 64 and full attention alternating; 16 tokens for each picture
     "gemma3": {
@@ -123,18 +148,25 @@ CONFIGS: dict[str, dict[str, Any]] = {
     # The same, interleaved, and features of the tower's first layer for the model's first
     "qwen3_vl": {
         "model_type": "qwen3_vl",
-        "text_config": _QWEN
-        | {
-            "model_type": "qwen3_vl_text",
-            "rope_scaling": {"type": "default", "mrope_section": [6, 5, 5]},
-        },
-        "vision_config": _QWEN_TOWER
-        | {
-            "model_type": "qwen3_vl",
-            "out_hidden_size": 64,
-            "num_position_embeddings": 64,
-            "deepstack_visual_indexes": [0],
-        },
+        "text_config": _QWEN3 | {"model_type": "qwen3_vl_text"},
+        "vision_config": _QWEN3_TOWER | {"model_type": "qwen3_vl", "deepstack_visual_indexes": [0]},
+    },
+    "qwen3_vl_moe": {
+        "model_type": "qwen3_vl_moe",
+        "text_config": _QWEN3 | _MOE | {"model_type": "qwen3_vl_moe_text"},
+        "vision_config": _QWEN3_TOWER
+        | {"model_type": "qwen3_vl_moe", "deepstack_visual_indexes": [0]},
+    },
+    # Every second layer is linear attention; half of each head is turned
+    "qwen3_5": {
+        "model_type": "qwen3_5",
+        "text_config": _QWEN3_5 | {"model_type": "qwen3_5_text"},
+        "vision_config": _QWEN3_TOWER | {"model_type": "qwen3_5"},
+    },
+    "qwen3_5_moe": {
+        "model_type": "qwen3_5_moe",
+        "text_config": _QWEN3_5 | _MOE | {"model_type": "qwen3_5_moe_text"},
+        "vision_config": _QWEN3_TOWER | {"model_type": "qwen3_5_moe"},
     },
 }
 # What a folder says about its pictures, as the converters leave it.
@@ -172,7 +204,7 @@ _TEMPLATE = (
 
 
 _QWEN_MARKS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
-_QWENS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+_QWENS = tuple(name for name in CONFIGS if name.startswith("qwen"))
 _QWEN_SIZES = {"patch_size": 8, "min_pixels": 256, "max_pixels": 8192}
 _PREPARATION |= {name: {"preprocessor_config.json": _QWEN_SIZES} for name in _QWENS}
 _MARKS |= dict.fromkeys(_QWENS, _QWEN_MARKS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from swiftlm_engine.generation import EngineFault, FaultKind, GenerateJob, ToolChoice
 from swiftlm_engine.prepare import Prepared, Rendered
@@ -11,19 +10,14 @@ from swiftlm_engine.text.messages import Chat
 from swiftlm_engine.text.model_text import ModelText
 from swiftlm_engine.text.output import OutputOptions, OutputParser, ToolMode
 from swiftlm_engine.text.template import ImageTexts, RenderedPrompt, TemplateRefused
+from swiftlm_engine.vision.loading import ImageSupport
 from swiftlm_engine.vision.prompt import place
-
-if TYPE_CHECKING:  # at run time only where the extra `vision` is
-    from swiftlm_engine.vision.reader import ImageReader
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """`images` is None where the model reads none, and `refusal` says why."""
-
     text: ModelText
-    images: ImageReader | None
-    refusal: str
+    images: ImageSupport
 
     def render(self, job: GenerateJob, chat: Chat) -> Rendered:
         """Raises `EngineFault` naming the message at fault."""
@@ -46,10 +40,11 @@ class Conversation:
         return self.text.output(options, prepared.prompt.chat)
 
     def _render_with_images(self, chat: Chat) -> Rendered:
-        if self.images is None:
-            raise EngineFault(FaultKind.UNSUPPORTED, self.refusal, param="messages")
-        prepared = self.images.prepare(chat)
-        family = self.images.family
+        reader = self.images.reader
+        if reader is None:
+            raise EngineFault(FaultKind.UNSUPPORTED, self.images.refusal, param="messages")
+        prepared = reader.prepare(chat)
+        family = reader.family
         texts = ImageTexts(family.mark, tuple(image.text for image in prepared))
         prompt = self._rendered(chat, texts)
         images = place(prompt.token_ids, family.image_token_id, prepared)

@@ -6,6 +6,7 @@ have a place) and then read layer by layer, so that a load can be watched and it
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from swiftlm_engine.device import Device
 from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.streaming.install import install
 from swiftlm_engine.streaming.report import StreamingReport, StreamOptions
+from swiftlm_engine.text.detokenizer import bare
 
 Report = Callable[[str, float, str], None]  # stage, fraction of the load, detail
 
@@ -61,6 +63,7 @@ def load_weights(
     try:
         model, config = load_model(folder, lazy=True, strict=True)
         tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
+        _take_processor_template(tokenizer, folder / "chat_template.json")
     except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
         raise EngineFault(
             FaultKind.MODEL_BROKEN, f"model folder {folder} cannot be loaded: {error}"
@@ -100,6 +103,13 @@ def _split(model: Any, gpu_layers: int | None, stream: StreamOptions | None) -> 
             param="gpu_layers",
         )
     return (partition.install(model, gpu_layers, mx.new_stream(mx.cpu)),)
+
+
+def _take_processor_template(tokenizer: Any, file: Path) -> None:
+    """Some vision models keep their template where only a processor looks for it."""
+    inner = bare(tokenizer)
+    if inner.chat_template is None and file.is_file():
+        inner.chat_template = json.loads(file.read_text())["chat_template"]
 
 
 def _set_dtype(model: Any, dtype: str, device: Device) -> None:

@@ -43,7 +43,7 @@ from swiftlm_engine.streaming.watcher import StreamWatcher
 from swiftlm_engine.text.constraint import ConstraintCompiler
 from swiftlm_engine.text.model_text import ModelText
 from swiftlm_engine.text.reasoning import TAGS
-from swiftlm_engine.vision import loading
+from swiftlm_engine.vision.loading import open_images
 
 log = logging.getLogger(__name__)
 
@@ -167,10 +167,9 @@ def _assemble(
         trimmable=not kv.needs_checkpoints,
     )
     limits = _limits(options, device, parallel, speculator)
-    refusal = loading.refusal(options.model, kv.facts, is_split=peers is not ALONE)
-    images = None if refusal else loading.load_reader(options.folder, weights)
-    conversation = Conversation(text, images, refusal)
-    runner = Runner(weights.model, kv.make, prefix, stream, speculator, peers, images)
+    images = open_images(options.model, kv.facts, weights, is_split=peers is not ALONE)
+    conversation = Conversation(text, images)
+    runner = Runner(weights.model, kv.make, prefix, stream, speculator, peers, images.reader)
     gate: Gate = BudgetGate(options.kv_budget_bytes) if options.kv_budget_bytes else OpenGate()
     scheduler = Scheduler(limits, time.monotonic, gate, runner.open, kv.price)
     factory = ChoiceFactory(
@@ -196,13 +195,13 @@ def _assemble(
         conversation.render,
         lambda job, prompt: make_constraints(compiler, job, prompt),
         context,
-    if images is None and kv.facts.vision:
-        weights = replace(weights, notes=(*weights.notes, refusal))
         vocab_size,
-    facts = replace(facts, vision=images is not None)
         min(MAX_CHOICES, parallel),
     )
+    if kv.facts.vision and images.refusal:
+        weights = replace(weights, notes=(*weights.notes, images.refusal))
     facts = _facts(options, device, weights, kv, context, vocab_size, limits)
+    facts = replace(facts, vision=images.reader is not None)
     embedder = Embedder(weights.model, stream)
     watcher = None
     if weights.streaming is not None:

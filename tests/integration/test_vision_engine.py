@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import mlx.core as mx
 import pytest
 from engine_harness import Answer, EngineHarness
 from mlx_vlm_reference import MlxVlm
@@ -41,7 +44,16 @@ def refusal(engine: EngineHarness, *pictures: bytes, text: str = "what is this")
     return caught.value
 
 
-@pytest.fixture(scope="module", params=sorted(CONFIGS))
+# The other ones of a pair differ in a tower's blocks, or in experts of the language model.
+SELDOM = ("qwen2_vl", "qwen3_vl_moe")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=pytest.mark.slow if name in SELDOM else ()) for name in CONFIGS
+    ],
+)
 def name(request):
     return request.param
 
@@ -49,6 +61,12 @@ def name(request):
 @pytest.fixture(scope="module")
 def folder(name, tmp_path_factory):
     return make_vision_model(name, tmp_path_factory.mktemp(name))
+
+
+# One of each kind: a sliding window, plain KV, positions with rows and columns, a hybrid.
+KINDS = pytest.mark.parametrize(
+    "name", ["gemma3", "mistral3", "qwen3_vl", "qwen3_5"], indirect=True, scope="module"
+)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +94,7 @@ def test_text_about_images_equals_that_of_mlx_vlm(folder, expected):
         assert engine.session.facts.vision
 
 
+@KINDS
 def test_text_about_images_in_a_batch_equals_text_alone(folder, expected):
     with EngineHarness(folder) as engine:
         text_only = job("text", chat(text="hello world"))
@@ -86,12 +105,14 @@ def test_text_about_images_in_a_batch_equals_text_alone(folder, expected):
         assert ids_of(text) == ids_of(alone)
 
 
+@KINDS
 def test_images_cut_by_chunks_of_prefill_give_the_same_text(folder, expected):
     with EngineHarness(folder, prefill_chunk=5) as engine:
         answers = engine.run(*(job(f"r{i}", chat(*p)) for i, p in enumerate(SEVERAL)))
         assert [ids_of(answer) for answer in answers] == expected
 
 
+@KINDS
 def test_the_same_picture_hits_the_prefix_cache_and_another_one_misses(folder, expected):
     with EngineHarness(folder, **CACHE) as engine:
         reader = engine.session.runner.images
@@ -167,6 +188,33 @@ def test_an_image_that_cannot_be_used_is_refused_by_its_number(mistral):
         fault = refusal(engine, RED, BLUE[:60])
     assert fault.kind is FaultKind.INVALID
     assert fault.message.startswith("image 2 of 2: it cannot be decoded")
+
+
+def test_a_template_that_only_a_processor_would_find_is_used(tmp_path):
+    folder = make_vision_model("mistral3", tmp_path)
+    template = (folder / "chat_template.jinja").read_text()
+    (folder / "chat_template.jinja").unlink()
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    with EngineHarness(folder) as engine:
+        (answer,) = engine.run(job("seen", chat(RED)))
+    assert answer.finished.reason is EndReason.LENGTH
+
+
+def test_a_broken_tower_costs_a_model_its_images_and_not_its_text(tmp_path):
+    folder = make_vision_model("mistral3", tmp_path)
+    weights = dict(mx.load(str(folder / "model-vision.safetensors")))
+    del weights["vision_tower.vision_model.ln_pre.weight"]
+    mx.eval(weights)
+    mx.save_safetensors(str(folder / "model-vision.safetensors"), weights)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    del index["weight_map"]["vision_tower.vision_model.ln_pre.weight"]
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with EngineHarness(folder) as engine:
+        (answer,) = engine.run(job("text", chat()))
+        assert answer.finished.reason is EndReason.LENGTH
+        fault = refusal(engine, RED)
+    assert "its image tower is broken" in fault.message
+    assert "ln_pre.weight" in fault.message
 
 
 def test_a_text_model_refuses_images_by_name(tmp_path):

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-FAMILIES = ("gemma3", "mistral3", "pixtral", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+FAMILIES = (
+    "gemma3",
+    "mistral3",
+    "pixtral",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+    "qwen3_5",
+    "qwen3_5_moe",
+)
 # What pip takes, and what is imported. The other packages that mlx-vlm names serve no image.
 REQUIREMENTS = ("mlx-vlm>=0.7.10,<0.8", "pillow>=12,<14")
 # Features of the pictures used last: chunks, choices and evicted prefixes do not encode them again.

@@ -15,12 +15,13 @@ from PIL import Image
 
 from swiftlm_engine.vision.family import FittedPicture, Normal, Tower
 from swiftlm_engine.vision.package import import_model
+from swiftlm_engine.vision.placement import Placement
 
 _HALF = (0.5, 0.5, 0.5)
 
 
 class Gemma3:
-    placement = None
+    placement: Placement | None = None
 
     def __init__(self, config: dict[str, Any], settings: dict[str, Any], tokenizer: Any) -> None:
         text = config["text_config"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +15,45 @@ import mlx.nn as nn
 
 from swiftlm_engine.brain import vision
 from swiftlm_engine.brain.facts import ModelFacts
-from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.loader import LoadedWeights
 
 if TYPE_CHECKING:
     from swiftlm_engine.vision.family import Family, Tower
     from swiftlm_engine.vision.reader import ImageReader
 
+log = logging.getLogger(__name__)
+
 _ASK_ANOTHER = "remove the image, or ask a model that /v1/models lists with `vision: true`"
 
 
-def refusal(model: str, facts: ModelFacts, *, is_split: bool) -> str:
+# What a checkpoint that is not as its family's are makes of these steps.
+_BROKEN = (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSupport:
+    """`reader` is None where the model reads no images, and `refusal` says why."""
+
+    reader: ImageReader | None = None
+    refusal: str = ""
+
+
+def open_images(
+    model: str, facts: ModelFacts, loaded: LoadedWeights, *, is_split: bool
+) -> ImageSupport:
+    """A tower that cannot be loaded costs the model its images, not its text."""
+    reason = _refusal(model, facts, is_split=is_split)
+    if reason:
+        return ImageSupport(refusal=reason)
+    try:
+        return ImageSupport(_load_reader(facts.path, loaded))
+    except _BROKEN as error:
+        log.warning("model %s is served as text only: its image tower: %s", model, error)
+        reason = f"model '{model}' is loaded as text only, its image tower is broken: {error}"
+        return ImageSupport(refusal=reason)
+
+
+def _refusal(model: str, facts: ModelFacts, *, is_split: bool) -> str:
     """Why this model reads no images and what to do; empty when it does read them."""
     if not facts.vision:
         return f"model '{model}' reads text only; {_ASK_ANOTHER}"
@@ -45,26 +75,21 @@ def refusal(model: str, facts: ModelFacts, *, is_split: bool) -> str:
     return ""
 
 
-def load_reader(folder: Path, loaded: LoadedWeights) -> ImageReader:
-    """The tower's weights, evaluated. Raises `EngineFault(MODEL_BROKEN)`."""
+def _load_reader(folder: Path, loaded: LoadedWeights) -> ImageReader:
+    """The tower's weights, evaluated."""
     # Imported here: without the extra this module cannot be.
     from swiftlm_engine.vision.reader import ImageReader
 
     embed_tokens = loaded.model.language_model.model.embed_tokens
     dtype = embed_tokens(mx.array([0])).dtype
-    try:
-        family = _make(loaded, _settings(folder))
-        tower = family.tower
-        weights = _sanitized(tower, _tower_weights(folder, family.weight_name))
-        _quantize(tower, weights, loaded.config.get("quantization") or {})
-        tower.load_weights(list(weights.items()), strict=True)
-        tower.set_dtype(dtype)
-        tower.eval()
-        mx.eval(tower.parameters())
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError) as error:
-        raise EngineFault(
-            FaultKind.MODEL_BROKEN, f"the image tower in {folder} cannot be loaded: {error}"
-        ) from error
+    family = _make(loaded, _settings(folder))
+    tower = family.tower
+    weights = tower.vision_tower.sanitize(_tower_weights(folder, family.weight_name))
+    _quantize(tower, weights, loaded.config.get("quantization") or {})
+    tower.load_weights(list(weights.items()), strict=True)
+    tower.set_dtype(dtype)
+    tower.eval()
+    mx.eval(tower.parameters())
     return ImageReader(family, embed_tokens)
 
 
@@ -98,11 +123,6 @@ def _tower_weights(folder: Path, rename: Callable[[str], str]) -> dict[str, mx.a
             if bare.startswith(("vision_tower.", "multi_modal_projector.")):
                 found[bare] = array
     return found
-
-
-def _sanitized(tower: Tower, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-    """Convolutions of other frameworks' checkpoints in MLX's layout."""
-    return tower.vision_tower.sanitize(weights)
 
 
 def _quantize(tower: Tower, weights: dict[str, mx.array], quantization: dict[str, Any]) -> None:

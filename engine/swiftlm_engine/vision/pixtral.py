@@ -16,6 +16,7 @@ from PIL import Image
 
 from swiftlm_engine.vision.family import FittedPicture, Normal, Tower
 from swiftlm_engine.vision.package import import_model
+from swiftlm_engine.vision.placement import Placement
 
 _MEAN = (0.48145466, 0.4578275, 0.40821073)
 _STD = (0.26862954, 0.26130258, 0.27577711)
@@ -24,7 +25,7 @@ _INNER = "vision_tower.vision_model."
 
 
 class Pixtral:
-    placement = None
+    placement: Placement | None = None
 
     def __init__(self, config: dict[str, Any], settings: dict[str, Any], tokenizer: Any) -> None:
         self._vision = import_model("pixtral").VisionConfig.from_dict(config["vision_config"])

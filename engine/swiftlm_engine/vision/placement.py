@@ -42,7 +42,7 @@ def install(
     """Puts a placement under the layers of a language model. Raises `ValueError` where their
     rotary embedding is not the plain one."""
     placement = Placement()
-    for layer in layers:
+    for layer in (layer for layer in layers if hasattr(layer, "self_attn")):  # no linear attention
         rope = layer.self_attn.rope
         if type(rope) is not nn.RoPE or rope.traditional:
             raise ValueError(f"{type(rope).__name__} knows no rows and columns")

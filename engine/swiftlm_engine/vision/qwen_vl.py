@@ -1,4 +1,4 @@
-"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: a grid of tokens shaped like the picture, by M-RoPE."""
+"""The Qwen families: a grid of tokens shaped like the picture, with rows and columns (M-RoPE)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from swiftlm_engine.vision.package import import_model
 # A picture of more is scaled down: the tower's attention grows with the square.
 MAX_IMAGE_TOKENS = 4096
 _HALF = (0.5, 0.5, 0.5)
-_SECTIONS = {"qwen2_vl": (16, 24, 24), "qwen2_5_vl": (16, 24, 24), "qwen3_vl": (24, 20, 20)}
+_QWEN2 = ("qwen2_vl", "qwen2_5_vl")
+_SECTIONS = (16, 24, 24)  # where a Qwen2 says nothing; the others always do
 
 
 class QwenVl:
@@ -29,16 +30,16 @@ class QwenVl:
         self.tower = Tower(module.VisionModel(vision))
         self.image_token_id = config.get("image_token_id", 151655)
         self.mark = tokenizer.convert_ids_to_tokens(self.image_token_id)
-        deep = getattr(vision, "deepstack_visual_indexes", ())
+        deep = getattr(vision, "deepstack_visual_indexes", ())  # the tower's inner layers
         text = config.get("text_config", config)
         rope = text.get("rope_scaling") or text.get("rope_parameters") or {}
         self.placement: placement.Placement | None = placement.install(
             layers,
-            rope.get("mrope_section", _SECTIONS[name]),
-            interleaved=name == "qwen3_vl",
+            rope.get("mrope_section", _SECTIONS),
+            interleaved=name not in _QWEN2,
             num_deep=len(deep),
         )
-        self._is_deep = name == "qwen3_vl"
+        self._is_deep = name not in _QWEN2
         self._patch, self._merge = vision.patch_size, vision.spatial_merge_size
         self._frames = vision.temporal_patch_size
         self._side = self._patch * self._merge
