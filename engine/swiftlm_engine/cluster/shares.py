@@ -14,8 +14,8 @@ import mlx.nn as nn
 
 from swiftlm_engine.brain.facts import ModelFacts
 from swiftlm_engine.brain.plan.group import split_layers
+from swiftlm_engine.brain.plan.obstacles import tensor_obstacle
 from swiftlm_engine.brain.plan.share import Share, Split
-from swiftlm_engine.brain.plan.tensor_families import tensor_obstacle
 from swiftlm_engine.cluster.pipeline import RingHop, install
 from swiftlm_engine.generation import EngineFault, FaultKind
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from model_headers import Quant, decoder, write_model
 
-from swiftlm_engine.brain.facts import ModelFacts, Part, read_model
+from swiftlm_engine.brain.facts import LayerKind, ModelFacts, Part, read_model
 from swiftlm_engine.brain.plan import (
     Accelerator,
     GroupHost,
@@ -24,8 +25,8 @@ from swiftlm_engine.brain.plan import (
     make_group_plan,
     prior_speed,
 )
+from swiftlm_engine.brain.plan.obstacles import TENSOR_FAMILIES
 from swiftlm_engine.brain.plan.share import Share, Split, share_facts
-from swiftlm_engine.brain.plan.tensor_families import TENSOR_FAMILIES
 
 GIB = 2**30
 DENSE: dict[str, Any] = {
@@ -144,6 +145,18 @@ def test_heads_that_do_not_divide_are_said_to_be_the_obstacle(dense: ModelFacts)
     assert plan.way.split is Split.PIPELINE
 
 
+def test_layers_that_share_their_kv_with_others_are_not_parted(
+    dense: ModelFacts,
+) -> None:
+    shared = replace(dense.layers[-1], kind=LayerKind.SHARED, stores=())
+    facts = replace(dense, outer_type="gemma4", layers=(*dense.layers[:-1], shared))
+    plan = make_group_plan(facts, FIXED, [host("a", 4, None), host("b", 4)])
+    assert [way.obstacle for way in plan.ways] == [
+        "mlx-lm cannot cut the layers of family gemma4",
+        "layers of family gemma4 share their KV with others",
+    ]
+
+
 def test_a_slow_link_turns_tensor_parallel_into_a_pipeline(dense: ModelFacts) -> None:
     def way(link: LinkSpeed) -> Split | None:
         plan = make_group_plan(dense, FIXED, [host("a", 4, None), host("b", 4, link)])
@@ -174,7 +187,12 @@ def test_the_list_of_families_is_that_of_mlx_lm() -> None:
     assert spec is not None
     assert spec.origin is not None
     folder = Path(spec.origin).parent
-    can = {p.stem for p in (folder / "models").glob("*.py") if "def shard(" in p.read_text()}
+    modules = {path.stem: path.read_text() for path in (folder / "models").glob("*.py")}
+    can = {name for name, text in modules.items() if "def shard(" in text}
+    for name, text in modules.items():  # those whose Model is another's
+        heir = re.search(r"^from \.(\w+) import Model as (\w+)$", text, re.MULTILINE)
+        if heir and heir[1] in can and f"class Model({heir[2]})" in text:
+            can.add(name)
     text = (folder / "utils.py").read_text()  # importing it takes seconds
     table = re.search(r"^MODEL_REMAPPING = (\{.*?^\})", text, re.MULTILINE | re.DOTALL)
     assert table is not None

@@ -15,12 +15,12 @@ from swiftlm_engine.brain.ledger import EntryKind
 from .group import split_layers
 from .group_speed import LinkSpeed, Traffic, group_speed, slowest
 from .machine import Accelerator, Covers, MachineLimits, gigabytes
+from .obstacles import pipeline_obstacle, tensor_obstacle
 from .planner import make_plan
-from .request import MIN_CONTEXT, PlanRequest, Settings, Toggle
+from .request import MIN_CONTEXT, PlanRequest, Settings, Toggle, auto_context
 from .result import Plan, Strategy
 from .share import Share, Split, share_facts
 from .speed import Speed
-from .tensor_families import tensor_obstacle
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +134,13 @@ def _tensor(facts: ModelFacts, request: PlanRequest, hosts: Sequence[GroupHost])
 
 
 def _pipeline(facts: ModelFacts, request: PlanRequest, hosts: Sequence[GroupHost]) -> Way:
-    count = len(hosts)
-    obstacle = ""
-    if count > len(facts.layers):
-        obstacle = f"{len(facts.layers)} layers are too few for {count} hosts"
+    if obstacle := pipeline_obstacle(facts, len(hosts)):
+        return Way(Split.PIPELINE, len(hosts), obstacle=obstacle)
     rooms = [_room(facts, request, host) for host in hosts]
     for host, room in zip(hosts, rooms, strict=True):
         if room <= 0:
-            obstacle = obstacle or f"{host.name} has no room for any layer"
-    if obstacle:
-        return Way(Split.PIPELINE, count, obstacle=obstacle)
+            obstacle = f"{host.name} has no room for any layer"
+            return Way(Split.PIPELINE, len(hosts), obstacle=obstacle)
     ranges = split_layers(_layer_bytes(facts, request), rooms)
     return _way(facts, request, hosts, [Share(Split.PIPELINE, layers) for layers in ranges])
 
@@ -151,13 +148,17 @@ def _pipeline(facts: ModelFacts, request: PlanRequest, hosts: Sequence[GroupHost
 def _layer_bytes(facts: ModelFacts, request: PlanRequest) -> list[int]:
     """Of each layer: its weights, and its KV at the least context that makes sense."""
     cast = facts.cast_itemsize(request.dtype)
-    kv = facts.kv_bytes(0, request.context or MIN_CONTEXT, dtype=request.dtype)
+    kv = facts.kv_bytes(0, _least_context(facts, request), dtype=request.dtype)
     return [weights.bytes_as(cast) + kv // len(facts.layers) for weights in facts.weights.layers]
+
+
+def _least_context(facts: ModelFacts, request: PlanRequest) -> int:
+    return request.context or min(auto_context(facts), MIN_CONTEXT)
 
 
 def _room(facts: ModelFacts, request: PlanRequest, host: GroupHost) -> int:
     """What the host can give to layers: its tightest limit, less what every rank holds."""
-    least = replace(request, context=request.context or MIN_CONTEXT, parallel=1)
+    least = replace(request, context=_least_context(facts, request), parallel=1)
     own = 0 if host.link is None else 1  # the first layer's rank is the leader's
     plan = _rank_plan(facts, least, host, Share(Split.PIPELINE, range(own, own + 1)))
     layer = _layer_bytes(facts, request)[own]

@@ -63,19 +63,17 @@ def _layer(layer: Layer, parts: int) -> Layer:
 
 
 def _weights(weights: Weights, share: Share) -> Weights:
-    routed = {experts.layer: experts.amount for experts in weights.experts}
-    held = Amount()
-    for number in share.layers:
-        held += weights.layers[number].split(share.parts)
+    # Cut into equal parts, a layer may have any number of caches; else it has one.
+    own = share.layers if share.split is Split.PIPELINE else range(len(weights.layers))
+    layers = tuple(weights.layers[number].split(share.parts) for number in own)
+    held = sum(layers, Amount())
     experts = tuple(
-        replace(e, amount=e.amount.split(share.parts))
-        for e in weights.experts
-        if e.layer in share.layers
+        replace(e, amount=e.amount.split(share.parts)) for e in weights.experts if e.layer in own
     )
     in_experts = sum((e.amount for e in experts), Amount())
     outside = _less(
         weights.parts[Part.DENSE],
-        _less(sum(weights.layers, Amount()), sum(routed.values(), Amount())),
+        _less(sum(weights.layers, Amount()), sum((e.amount for e in weights.experts), Amount())),
     )
     parts = dict(weights.parts) if share.ends else dict.fromkeys(weights.parts, Amount())
     parts[Part.DENSE] = _less(held, in_experts) + (outside if share.ends else Amount())
@@ -84,7 +82,7 @@ def _weights(weights: Weights, share: Share) -> Weights:
         weights,
         parts=parts,
         experts=experts,
-        layers=tuple(weights.layers[number].split(share.parts) for number in share.layers),
+        layers=layers,
         largest_layer_bytes=-(-weights.largest_layer_bytes // share.parts),
     )
 
