@@ -190,6 +190,7 @@ class Daemon:
         logs.set_access(self._settings().log_access)
         if self._guard is not None:
             self._guard.let_in(key_hashes(self._settings()))
+        self._store.reach(from_settings(self._settings(), self._given.environ, Path.home()))
         self._governor.set_budget(self._machine.measure_budget())
         self._waiting_for_restart |= set(changes.after_restart)
         log.info(

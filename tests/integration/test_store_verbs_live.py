@@ -95,6 +95,17 @@ async def test_gguf_and_folders_are_taken_by_relative_paths(live: LiveDaemon, pl
     assert names == {"tiny", "t", "mine", "mine-4bit"}
 
 
+async def test_offline_holds_from_the_moment_it_is_set(
+    live: LiveDaemon, place: Home, hub: FakeHub
+) -> None:
+    await ctl(place, "config", "set", "hub.offline", "true")
+    for words in (("pull", NAME), ("models", "search", "tiny")):
+        assert "offline" in await ctl(place, *words, code=1)
+    assert not hub.log
+    await ctl(place, "config", "set", "hub.offline", "false")
+    assert f"{NAME} is here" in await ctl(place, "pull", NAME)
+
+
 async def test_failures_are_one_line_and_exit_one(live: LiveDaemon, place: Home) -> None:
     for words in (
         ("pull", "org/none"),

@@ -254,7 +254,10 @@ class Settings:
 
     hub_endpoint: str = _option(_TEXT, "", "Address of the model hub; empty = huggingface.co.")
     hub_home: str = _option(
-        _TEXT, "", "Folder of the hub cache (HF_HOME); empty = the environment's or the usual one."
+        _TEXT,
+        "",
+        "Folder of the hub cache (HF_HOME); empty = the environment's or the usual one.",
+        needs_restart=True,
     )
     hub_offline: bool = _option(_SWITCH, False, "Never use the network for models.")
     hub_http_proxy: str = _option(_TEXT, "", "Proxy for http downloads.")

@@ -32,12 +32,15 @@ _PART = re.compile(r"-\d{5}-of-\d{5}$")
 class Pulls:
     """The work of each pull; `jobs` runs it. `closing` leaves its note to the next daemon."""
 
-    def __init__(self, paths: Paths, options: StoreOptions, records: Records, shelf: Shelf) -> None:
+    def __init__(self, paths: Paths, records: Records, shelf: Shelf) -> None:
         self._paths = paths
-        self._options = options
         self._records = records
         self._shelf = shelf
         self.closing = False
+
+    @property
+    def _options(self) -> StoreOptions:
+        return self._shelf.options
 
     async def fetch(self, wanted: Wanted, report: Report) -> str:
         """A built-in or a hub model; nothing is opened for one that is here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import shutil
@@ -41,12 +42,21 @@ class ModelStore:
 
     def __init__(self, paths: Paths, options: StoreOptions | None = None) -> None:
         self._paths = paths
-        self._options = options or default_options()
         self._records = Records(paths.state / "store")
-        self._shelf = Shelf(paths.models, self._options, self._records)
-        self._pulls = Pulls(paths, self._options, self._records, self._shelf)
+        self._shelf = Shelf(paths.models, options or default_options(), self._records)
+        self._pulls = Pulls(paths, self._records, self._shelf)
         self._jobs = Jobs()
         self._resumed: set[asyncio.Task[None]] = set()
+
+    def reach(self, options: StoreOptions) -> None:
+        """How connections are made from now on, or that none are; places stay as they were.
+
+        A pull under way ends as it began.
+        """
+        old = self._shelf.options
+        self._shelf.options = dataclasses.replace(
+            options, hub_cache=old.hub_cache, folders=old.folders
+        )
 
     async def list(self) -> list[StoredModel]:
         """Everything that looks like a model, broken ones with the reason, by name."""
@@ -181,6 +191,10 @@ class ModelStore:
                 pass
         except ServiceError as error:
             log.warning("pull of %s could not be resumed: %s", wanted.name, error.message)
+
+    @property
+    def _options(self) -> StoreOptions:
+        return self._shelf.options
 
     async def _must_find(self, name: str) -> StoredModel:
         models = await self.list()
