@@ -63,7 +63,7 @@ def prefill_scratch(
     return Scratch(
         activations=int(chunk * _activation_elements(facts) * size),
         scores=_score_bytes(facts, chunk, tokens, accelerator, size),
-        cache_growth=_growth_bytes(facts, settings.kv, tokens, size),
+        cache_growth=_growth_bytes(facts, settings.kv, tokens, accelerator, size),
         window_overhang=_overhang_bytes(facts, chunk, tokens, size),
         # The last row's logits, their float32 log-probabilities and a copy for the sampler.
         logits=rows * facts.shape.vocab_size * (size + 8),
@@ -106,14 +106,19 @@ def _score_bytes(
     return widest
 
 
-def _growth_bytes(facts: ModelFacts, kv: KvFormat, tokens: int, size: int) -> int:
-    """A cache that grows is copied array by array; a compressed one is expanded for prefill."""
+def _growth_bytes(
+    facts: ModelFacts, kv: KvFormat, tokens: int, accelerator: Accelerator, size: int
+) -> int:
+    """A cache that grows is copied array by array; a compressed one is expanded for prefill, and
+    a GPU is given the next layer while it computes one."""
+    layers = 1 if accelerator is Accelerator.CPU else 2
     widest = 0
     for layer in facts.layers:
         for store in layer.stores:
             if store.limit is not None:
                 continue
-            wide = store.k_dim + store.v_dim if is_compressed(store, kv) else store.k_dim
+            expanded = layers * (store.k_dim + store.v_dim)
+            wide = expanded if is_compressed(store, kv) else store.k_dim
             widest = max(widest, store.heads * wide * tokens * size)
     return widest
 
