@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import mlx.core as mx
 import pytest
@@ -164,6 +165,22 @@ def test_an_aborted_request_leaves_no_image_behind(mistral):
         assert answer.finished.reason is EndReason.ABORT
         assert engine.mlx.call(lambda: engine.session.runner.num_open).result(5) == 0
         assert not engine.session.runner._prompt_images
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 32 << 20])
+def test_a_preempted_sequence_goes_on_from_its_images(tmp_path, cache_bytes):
+    folder = make_vision_model("qwen3_vl", tmp_path)
+    jobs = [job(f"r{i}", chat(picture(i)), max_tokens=40) for i in range(4)]
+    with EngineHarness(folder) as engine:
+        free = [ids_of(answer) for answer in engine.run(*jobs)]
+    with EngineHarness(folder, kv_budget_bytes=130, prefix_cache_bytes=cache_bytes) as engine:
+        scheduler, runner = engine.session.engine.scheduler, engine.session.runner
+        scheduler.limits = replace(scheduler.limits, reserve_tokens=8)
+        scheduler._price = lambda prompt, new: prompt + new  # real caches grow by 256 tokens
+        preempted, preempt = [], runner.preempt
+        runner.preempt = lambda s: (preempted.append(s.key), preempt(s))
+        assert [ids_of(answer) for answer in engine.run(*jobs)] == free
+        assert preempted
 
 
 def test_image_tokens_count_against_the_context(mistral):

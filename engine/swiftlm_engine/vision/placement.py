@@ -48,7 +48,8 @@ def install(
             raise ValueError(f"{type(rope).__name__} knows no rows and columns")
         axes = _axes(sections, rope.dims // 2, interleaved)
         layer.self_attn.rope = _ImageRope(rope, axes, placement)
-    layers[:num_deep] = [_DeepLayer(one, i, placement) for i, one in enumerate(layers[:num_deep])]
+    for number, layer in enumerate(layers[:num_deep]):
+        _deepen(layer, number, placement)
     return placement
 
 
@@ -72,19 +73,17 @@ class _ImageRope(nn.Module):
         return mx.concatenate(turned, axis=-1).astype(x.dtype)
 
 
-class _DeepLayer(nn.Module):
-    def __init__(self, layer: Any, number: int, placement: Placement) -> None:
-        super().__init__()
-        self.layer = layer
-        self._number = number
-        self._placement = placement
+def _deepen(layer: Any, number: int, placement: Placement) -> None:
+    """The layer stays what it was (others look at its attributes), but for this."""
+    base = type(layer)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> mx.array:
-        hidden = self.layer(*args, **kwargs)
-        deep = self._placement.deep
-        if deep is None:
+    def call(self: Any, *args: Any, **kwargs: Any) -> mx.array:
+        hidden = base.__call__(self, *args, **kwargs)
+        if (deep := placement.deep) is None:
             return hidden
-        return hidden.at[0, deep.positions].add(deep.rows[self._number].astype(hidden.dtype))
+        return hidden.at[0, deep.positions].add(deep.rows[number].astype(hidden.dtype))
+
+    layer.__class__ = type(base.__name__, (base,), {"__call__": call})
 
 
 def _axes(sections: Sequence[int], half: int, interleaved: bool) -> list[int]:
