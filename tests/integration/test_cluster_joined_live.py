@@ -60,6 +60,7 @@ async def test_a_model_runs_over_a_host_that_lends_itself(
     assert [each["host"] for each in planned["ranks"]] == ["this machine", "studio"]
     assert model.loaded is not None
     assert any(planned["split"] in note for note in model.loaded.notes)
+    assert model.loaded.weight_bytes == planned["ranks"][0]["weight_bytes"]
 
 
 @pytest.mark.slow

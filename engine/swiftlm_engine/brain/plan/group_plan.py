@@ -101,8 +101,10 @@ def best_way(facts: ModelFacts, request: PlanRequest, hosts: Sequence[GroupHost]
     """Over exactly these hosts. What fits before what does not, and what is short of memory before
     what no memory would help; of two that fit the one that decodes faster."""
     request = _group_request(facts, request, hosts[0].machine)
-    ways = (_tensor(facts, request, hosts), _pipeline(facts, request, hosts))
-    return max(ways, key=lambda way: (way.fits, bool(way.ranks), way.decode))
+    tensor, pipeline = _tensor(facts, request, hosts), _pipeline(facts, request, hosts)
+    if not tensor.ranks and not pipeline.ranks:
+        return replace(pipeline, obstacle=f"{tensor.obstacle}; {pipeline.obstacle}")
+    return max((tensor, pipeline), key=lambda way: (way.fits, bool(way.ranks), way.decode))
 
 
 def _group_request(facts: ModelFacts, request: PlanRequest, leader: MachineLimits) -> PlanRequest:
