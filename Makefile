@@ -7,8 +7,8 @@ TESTED := proto/swiftlm_proto engine/swiftlm_engine daemon/swiftlmd ctl/swiftlmc
 OPENBLAS := $(firstword $(wildcard /usr/lib/*/openblas-pthread/libopenblas.so.0))
 FAST := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
 
-.PHONY: test setup lint types unit integration e2e clients test-kernels bench bench-kv bench-stream \
-	soak proto lock clean
+.PHONY: test setup lint types unit integration e2e clients test-kernels bench bench-peers bench-kv \
+	bench-stream soak proto lock clean
 
 test: setup lint types
 	$(FAST) $(PYTHON) -m pytest -m "not slow and not kernels and not metal and not macos" --durations=15
@@ -45,6 +45,9 @@ test-kernels: setup
 
 bench: setup
 	$(FAST) $(PYTHON) -m bench
+
+bench-peers: setup
+	$(FAST) PYTHONPATH=ctl:proto $(PYTHON) -m bench peers
 
 bench-kv: setup
 	$(FAST) $(PYTHON) bench/kv_quality.py

@@ -22,6 +22,7 @@ NAMES = (
     "calibration",
     "idle_sockets",
     "gguf_text",
+    "peers",
 )
 
 

@@ -41,7 +41,7 @@ async def chat(
         **fields,
     }
     started = time.perf_counter()
-    first, text, usage = None, "", {}
+    first, text, num_pieces, usage = None, "", 0, {}
     async with http.post(f"{server.url}/chat/completions", json=body) as reply:
         if reply.status != 200:
             raise RuntimeError(f"{server.name}: {reply.status} {await reply.text()}")
@@ -50,18 +50,19 @@ async def chat(
                 continue
             chunk = json.loads(line[6:])
             usage = chunk.get("usage") or usage
-            for choice in chunk["choices"]:
+            for choice in chunk.get("choices") or ():
                 delta = choice["delta"].get("content") or ""
                 if delta and first is None:
                     first = time.perf_counter() - started
                 text += delta
+                num_pieces += bool(delta)
     total = time.perf_counter() - started
     details = usage.get("prompt_tokens_details") or {}
     return Answer(
         text,
         first if first is not None else total,
         total,
-        usage.get("completion_tokens", 0),
+        usage.get("completion_tokens") or num_pieces,  # some servers count nothing in a stream
         usage.get("prompt_tokens", 0),
         details.get("cached_tokens") or 0,
     )

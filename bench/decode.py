@@ -22,14 +22,15 @@ _LOOP = """
 import json, sys, time
 from mlx_lm import load, stream_generate
 model, tokenizer = load(sys.argv[1])
-chat = [{"role": "user", "content": sys.argv[2]}]
-prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True)
 tokenizer._eos_token_ids = set()
 print("ready", flush=True)
 for line in sys.stdin:
+    question, count = json.loads(line)
+    chat = [{"role": "user", "content": question}]
+    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True)
     started = time.perf_counter()
     first, text = None, ""
-    for n, part in enumerate(stream_generate(model, tokenizer, prompt, max_tokens=int(line))):
+    for n, part in enumerate(stream_generate(model, tokenizer, prompt, max_tokens=count)):
         text += part.text
         if first is None:
             first = time.perf_counter() - started
@@ -43,7 +44,7 @@ class Loop:
 
     def __init__(self, folder: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _LOOP, str(folder), QUESTION],
+            [sys.executable, "-c", _LOOP, str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -51,9 +52,9 @@ class Loop:
         )
         self._read()
 
-    def run(self) -> dict[str, Any]:
+    def run(self, question: str, num_tokens: int) -> dict[str, Any]:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{OPTIONS.num_tokens or NUM_TOKENS}\n")
+        self._process.stdin.write(json.dumps([question, num_tokens]) + "\n")
         self._process.stdin.flush()
         return json.loads(self._read())
 
@@ -81,7 +82,7 @@ async def run() -> Report:
                     max_tokens=OPTIONS.num_tokens or NUM_TOKENS,
                     ignore_eos=True,
                 )
-                peer = loop.run()
+                peer = loop.run(QUESTION, OPTIONS.num_tokens or NUM_TOKENS)
                 our_rates.append(answer.decode_tokens_per_s)
                 our_first.append(answer.first_s * 1000)
                 loop_rates.append(peer["rate"])

@@ -38,15 +38,15 @@ def ours(folder: Path, home: Path | None = None, **settings: object) -> Iterator
     if not model.exists():
         model.parent.mkdir(parents=True, exist_ok=True)
         model.symlink_to(folder)
-    port = _free_port()
+    port = free_port()
     options = {"http_port": port, "models_default": "bench", "models_preload": "bench", **settings}
     rooms = os.pathsep.join([ROOMS, os.environ.get("PYTHONPATH", "")])
     environ = {**os.environ, "SWIFTLM_HOME": str(root), "PYTHONPATH": rooms}
     environ |= {f"SWIFTLM_{key.upper()}": str(value) for key, value in options.items()}
     command = [sys.executable, "-m", "swiftlmd", "serve"]
-    with _running(command, environ, root / "bench-output") as process:
+    with running(command, environ, root / "bench-output") as process:
         base = f"http://127.0.0.1:{port}"
-        _wait(f"{base}/ready", process)
+        wait_for(f"{base}/ready", process)
         yield Server("swiftlm", f"{base}/v1", "bench", process, root)
     if home is None:
         shutil.rmtree(root, ignore_errors=True)
@@ -54,17 +54,17 @@ def ours(folder: Path, home: Path | None = None, **settings: object) -> Iterator
 
 @contextlib.contextmanager
 def mlx_lm_server(folder: Path) -> Iterator[Server]:
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "mlx_lm", "server", "--model", str(folder)]
     command += ["--port", str(port), "--log-level", "ERROR"]
     output = Path(tempfile.gettempdir()) / f"mlx-lm-server-{port}"
-    with _running(command, dict(os.environ), output) as process:
-        _wait(f"http://127.0.0.1:{port}/health", process)
+    with running(command, dict(os.environ), output) as process:
+        wait_for(f"http://127.0.0.1:{port}/health", process)
         yield Server("mlx_lm.server", f"http://127.0.0.1:{port}/v1", str(folder), process)
 
 
 @contextlib.contextmanager
-def _running(
+def running(
     command: list[str], environ: dict[str, str], output: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
     with output.open("wb") as sink:
@@ -80,7 +80,7 @@ def _running(
             process.wait()
 
 
-def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
+def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -93,7 +93,7 @@ def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
     raise TimeoutError(f"{url} did not answer within {START_S} s")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -35,6 +35,7 @@ class Report:
     rows: list[tuple[str, ...]] = field(default_factory=list)
     figures: dict[str, list[float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    pictures: dict[str, str] = field(default_factory=dict)  # name -> SVG
 
     def add(self, *cells: object, **figures: Figure) -> None:
         """A finished row; it is shown on stderr at once, since the next one may take minutes."""
@@ -55,7 +56,10 @@ class Report:
             "at": time.strftime("%Y-%m-%d %H:%M"),
         }
         path = folder / f"{self.name.replace(' ', '_')}.json"
-        path.write_text(json.dumps(asdict(self) | machine, indent=1))
+        content = asdict(self)
+        for name, svg in content.pop("pictures").items():
+            (folder / f"{name}.svg").write_text(svg)
+        path.write_text(json.dumps(content | machine, indent=1))
 
 
 def ratio(ours: Figure, peer: Figure) -> str:

@@ -239,6 +239,7 @@ class FakeLauncher:
     def __init__(self, memory: FakeMemory) -> None:
         self.memory = memory
         self.launched: list[str] = []
+        self.forced: set[str] = set()
         self.engines: dict[str, FakeLoadedEngine] = {}
         self.gate = asyncio.Event()
         self.gate.set()
@@ -250,6 +251,8 @@ class FakeLauncher:
     ) -> FakeLoadedEngine:
         model = placement.request.model
         self.launched.append(model)
+        if placement.request.force:
+            self.forced.add(model)
         on_progress(m.LoadEvent(stage=m.LoadEventStage.WEIGHTS, fraction=0.5))
         await self.gate.wait()
         if self.faults:

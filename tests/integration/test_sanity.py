@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -10,9 +12,10 @@ from mlx_lm.utils import load
 from tiny_models import make_model
 
 from swiftlm_engine.generation import EngineFault, FaultKind, GenerateJob
-from swiftlm_engine.sanity import TEXTS
+from swiftlm_engine.sanity import TEXTS, check_sanity
 
 VOCABULARY, HIDDEN = 4096, 256  # more tokens than the bound lets pass as dice
+GEMMA = Path(__file__).resolve().parents[2] / ".cache" / "models" / "gemma3-270m-dense"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -68,3 +71,24 @@ def test_untrained_weights_load_with_a_note(taught):
 def test_vocabulary_that_dice_master_is_not_judged(tmp_path):
     with EngineHarness(make_model("gemma3_text", tmp_path)) as engine:
         assert engine.session.facts.notes == ()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not GEMMA.exists(), reason="python -m bench memory makes it")
+@pytest.mark.parametrize("power", [-0.5, 0.0, 0.5])
+def test_real_gemma_is_sound_with_its_own_scale_alone(power):
+    model, tokenizer = load(str(GEMMA))
+    factor = model.args.hidden_size**power
+    embedding = model.model.embed_tokens
+    model.model.embed_tokens = lambda ids: embedding(ids) * factor
+    model.model.embed_tokens.as_linear = embedding.as_linear
+    size = embedding.weight.shape[0]
+
+    def check():
+        return check_sanity(model, model.make_cache, tokenizer, size)
+
+    if power == 0:
+        assert check() == ""
+    else:
+        with pytest.raises(EngineFault, match="makes no sense"):
+            check()

@@ -283,6 +283,15 @@ async def test_a_forced_load_goes_past_the_budget(world: World) -> None:
     assert world.loaded() == {"huge"}
 
 
+async def test_only_a_forced_load_lets_the_engine_take_weights_that_make_no_sense(
+    world: World,
+) -> None:
+    await world.use("a")
+    async for _ in world.residency.load("b", force=True):
+        pass
+    assert world.launcher.forced == {"b"}
+
+
 async def test_an_engine_without_a_step_for_too_long_is_ended_and_replaced(world: World) -> None:
     world.settings = Settings(engine_stall=30.0)
     await world.use("a")
