@@ -35,7 +35,12 @@ class Machine(FakeAdmin):
         stats = m.EngineStats(running=1, decode_tokens_per_s=61.5, prefix_cache_hits=7)
         stats.stream_counters = json.dumps({"bytes": 4 * GB, "hits": 90, "misses": 10})
         self.cached = m.ModelStatus(
-            "qwen3-14b", m.ModelStatusState.CACHED, size_bytes=8 * GB, quantization="4 bits"
+            "qwen3-14b",
+            m.ModelStatusState.CACHED,
+            size_bytes=8 * GB,
+            quantization="4 bits",
+            tools=True,
+            licence="apache-2.0",
         )
         loaded = replace(READY, model=MODEL, context=8192, quantization="8 bits", stats=stats)
         self.daemon.models = [loaded, self.cached]

@@ -25,6 +25,7 @@ async def test_a_refused_load_shows_the_sum_and_a_fix_that_makes_it_fit(page, ad
     admin.refusal = "needs 9.5 GB, 8.0 GB available (budget), 1.5 GB short"
     async with serve(admin=admin) as server:
         await page.goto(f"{server.url}/#models")
+        await page.get_by_text("4 bits · tools · apache-2.0").wait_for()
         await page.get_by_role("button", name="Load", exact=True).click()
         await page.get_by_role("alert").get_by_text("1.5 GB short").wait_for()
         await page.get_by_role("button", name="See what fits").click()

@@ -48,7 +48,7 @@ function Card({ model, budget }) {
       <span class="state ${TONES[state] || "quiet"}">${state}</span></div>
     <p class="dim">${[bytes(model.size_bytes), model.quantization, model.model_type,
       model.context && `${model.context} tokens`, model.vision && "sees",
-      model.pinned && "pinned"].filter(Boolean).join(" · ")}</p>
+      model.tools && "tools", model.licence, model.pinned && "pinned"].filter(Boolean).join(" · ")}</p>
     ${model.state === "ready" && budget > 0 && html`<label class="meter">${bytes(held)} of ${bytes(budget)}
       <meter max=${budget} value=${held}></meter></label>`}
     ${loading && html`<label class="meter">${loading.stage || "starting"} ${percent(loading.fraction)}
