@@ -14,7 +14,7 @@ import mlx.nn as nn
 
 from swiftlm_engine.brain.facts import ModelFacts
 from swiftlm_engine.brain.plan.group import split_layers
-from swiftlm_engine.brain.plan.obstacles import tensor_obstacle
+from swiftlm_engine.brain.plan.obstacles import pipeline_obstacle, tensor_obstacle
 from swiftlm_engine.brain.plan.share import Share, Split
 from swiftlm_engine.cluster.pipeline import RingHop, install
 from swiftlm_engine.generation import EngineFault, FaultKind
@@ -43,11 +43,14 @@ def choose_shares(facts: ModelFacts, asked: Split | None, memories: Sequence[int
     Raises `EngineFault` with what stands in the way of what was asked, or of both.
     """
     size, layers = len(memories), range(len(facts.layers))
-    obstacle = tensor_obstacle(facts, size)
-    if asked is not Split.PIPELINE and not obstacle:
+    uncut = tensor_obstacle(facts, size)
+    if asked is not Split.PIPELINE and not uncut:
         return [Share(Split.TENSOR, layers, size)] * size
     if asked is Split.TENSOR:
-        raise EngineFault(FaultKind.UNSUPPORTED, f"{obstacle}; split it as a pipeline")
+        raise EngineFault(FaultKind.UNSUPPORTED, f"{uncut}; split it as a pipeline")
+    if obstacle := pipeline_obstacle(facts, size):
+        why = "; ".join(filter(None, (uncut, obstacle)))
+        raise EngineFault(FaultKind.UNSUPPORTED, f"{why}: load it on one machine")
     layer_bytes = [amount.bytes_as() for amount in facts.weights.layers]
     outside = facts.weights.resident_bytes() - sum(layer_bytes)  # embedding and head
     budgets = [max(1, memories[0] - outside), *memories[1:]]
