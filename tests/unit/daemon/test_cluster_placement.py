@@ -120,9 +120,7 @@ async def test_a_host_that_is_short_refuses_the_load_by_its_name(
     assert (await place(tmp_path, folder, mac(8, 1.0), force=True)).fits
 
 
-async def test_a_model_that_cannot_be_cut_is_refused_with_the_reason(
-    tmp_path: Path, folder: Path
-) -> None:
+async def test_a_model_that_cannot_be_cut_is_refused_with_the_reason(tmp_path: Path) -> None:
     config = {**DENSE, "model_type": "phi3"}
     other = write_model(tmp_path / "phi", config, decoder(config, Quant(4)))
     with pytest.raises(ServiceError, match=r"family phi3; studio has no room for any layer"):
