@@ -1,0 +1,134 @@
+"""Tools and thoughts through the chat templates that the families really have.
+
+A template writes a call of an earlier turn as its model would. What it writes must come back out
+of the parser that is chosen for it as the same call, from the first token after the prompt on.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from text_tokenizers import tokenizer
+
+from swiftlm_engine.text.events import (
+    ContentDelta,
+    FinishReason,
+    ReasoningDelta,
+    ToolCallDelta,
+    ToolCallStart,
+)
+from swiftlm_engine.text.messages import Chat, Message, TextPart, ToolCall, ToolSpec
+from swiftlm_engine.text.model_text import ModelText
+from swiftlm_engine.text.output import OutputOptions
+
+pytestmark = pytest.mark.slow  # a package of 77 MB has the templates
+
+WHEELS = Path(__file__).resolve().parents[2] / ".cache" / "wheels"
+PACKAGE = "llama_cpp_python-0.3.36.tar.gz"
+TEMPLATES = {
+    "qwen2": "Qwen-Qwen2.5-7B-Instruct",
+    "qwen3": "Qwen-Qwen3-0.6B",
+    "qwen3_moe": "Qwen3-Coder",
+    "qwen3_5": "Qwen3.5-4B",
+    "llama": "meta-llama-Llama-3.1-8B-Instruct",
+    "mistral": "mistralai-Mistral-Nemo-Instruct-2407",
+    "mistral3": "Mistral-Small-3.2-24B-Instruct-2506",
+    "ministral3": "mistralai-Ministral-3-14B-Reasoning-2512",
+    "gemma2": "google-gemma-2-2b-it",
+    "gemma4": "google-gemma-4-31B-it",
+    "phi3": "microsoft-Phi-3.5-mini-instruct",
+    "gpt_oss": "openai-gpt-oss-120b",
+    "glm4_moe": "GLM-4.6",
+    "deepseek_v3": "deepseek-ai-DeepSeek-V3.1",
+    "deepseek_v32": "deepseek-ai-DeepSeek-V3.2",
+}
+THINKING = {
+    "qwen3": "<think>\nhm\n</think>\n\nIt is mild.",
+    "qwen3_5": "hm\n</think>\n\nIt is mild.",
+    "glm4_moe": "\n<think>hm</think>\nIt is mild.",
+    "gpt_oss": "<|channel|>analysis<|message|>hm<|end|>"
+    "<|start|>assistant<|channel|>final<|message|>It is mild.",
+}
+
+MARKERS = re.compile(
+    r"<\|[^|<>\s{}'\"]+\|?>|<[a-z_]+\|>|<｜[^｜<>]+｜>|\[/?[A-Z_]+\]|<\|\"\|>|</?s>"  # noqa: RUF001
+    r"|<(?:start|end)_of_turn>"
+)
+WRITTEN_OUT = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>",
+               "<arg_value>", "</arg_value>")  # fmt: skip
+WEATHER = ToolSpec(
+    "get_weather", "Weather now", {"type": "object", "properties": {"city": {"type": "string"}}}
+)
+CALL = ToolCall("call12345", "get_weather", '{"city": "Paris"}')
+QUESTION = Message("user", (TextPart("How warm is it?"),))
+ASKED = Message("assistant", (TextPart(""),), tool_calls=(CALL,))
+RESULT = Message("tool", (TextPart("20 degrees"),), tool_call_id=CALL.id)
+
+
+@pytest.fixture(scope="module")
+def templates() -> dict[str, str]:
+    if not (WHEELS / PACKAGE).exists():
+        name = "llama-cpp-python==0.3.36"
+        options = ("-q", "--no-deps", "--no-binary", ":all:", "-d", str(WHEELS))
+        subprocess.run([sys.executable, "-m", "pip", "download", *options, name], check=True)
+    found = {}
+    with tarfile.open(WHEELS / PACKAGE) as package:
+        for member in package:
+            if "/models/templates/" in member.name and member.name.endswith(".jinja"):
+                found[Path(member.name).stem] = package.extractfile(member).read().decode()
+    return found
+
+
+def text_of(template: str) -> ModelText:
+    special = (*dict.fromkeys(MARKERS.findall(template)), "<eos>")
+    return ModelText(tokenizer(template, special, tuple(t for t in WRITTEN_OUT if t in template)))
+
+
+def parsed(text: ModelText, prompt, token_ids) -> tuple[str, str, list[list[str]]]:
+    """Thoughts, answer, calls of the tokens after the prompt."""
+    parser = text.output(OutputOptions(tools=(WEATHER,)), prompt)
+    events = [event for token_id in token_ids for event in parser.push(token_id)]
+    events += parser.finish(FinishReason.STOP)
+    thought = answer = ""
+    calls: list[list[str]] = []
+    for event in events:
+        match event:
+            case ReasoningDelta(text=part):
+                thought += part
+            case ContentDelta(text=part):
+                answer += part
+            case ToolCallStart(name=name):
+                calls.append([name, ""])
+            case ToolCallDelta(arguments_fragment=part):
+                calls[-1][1] += part
+    return thought, answer, calls
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_call_in_the_familys_own_words_comes_back_as_the_call(family, templates):
+    text = text_of(templates[TEMPLATES[family]])
+    prompt = text.render(Chat((QUESTION,), (WEATHER,)))
+    whole = text.render(Chat((QUESTION, ASKED, RESULT), (WEATHER,)))
+    assert WEATHER.name in prompt.text
+    pairs = zip(prompt.token_ids, whole.token_ids, strict=False)
+    shared = next((i for i, (a, b) in enumerate(pairs) if a != b), len(prompt.token_ids))
+    after = whole.token_ids[shared:]
+    said = text.texts.start()
+    pieces = [said.push(token_id) for token_id in after]
+    end = next(i for i in range(len(after)) if "20 deg" in "".join(pieces[: i + 1]))
+    _, _, calls = parsed(text, prompt, after[:end])
+    assert calls == [["get_weather", '{"city": "Paris"}']]
+
+
+@pytest.mark.parametrize("family", THINKING)
+def test_thought_in_the_familys_own_words_is_told_from_the_answer(family, templates):
+    text = text_of(templates[TEMPLATES[family]])
+    prompt = text.render(Chat((QUESTION,)))
+    token_ids = text._tokenizer.encode(THINKING[family], add_special_tokens=False)
+    thought, answer, calls = parsed(text, prompt, token_ids)
+    assert (thought.strip(), answer.strip(), calls) == ("hm", "It is mild.", [])
