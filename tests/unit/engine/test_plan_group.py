@@ -170,16 +170,25 @@ def test_what_no_group_holds_is_refused_with_the_host_that_is_short(dense: Model
     request = PlanRequest(context=4096, parallel=1, stream=Toggle.OFF)
     report = group_report(make_group_plan(dense, request, [host("a", 1, None), host("b", 1)]))
     assert report["verdict"] == "refused"
-    assert "a needs 3.0 GB, 1.1 GB available" in report["reason"]
+    assert re.search(r"tensor: a needs [23]\.\d GB, 1\.1 GB available", report["reason"])
     assert report["prediction"] is None
 
 
 def test_all_ranks_get_the_settings_that_the_smallest_can_bear(dense: ModelFacts) -> None:
-    plan = make_group_plan(dense, PlanRequest(), [host("a", 4.2, None), host("b", 3.2)])
+    plan = make_group_plan(dense, PlanRequest(kv="fp16"), [host("a", 4.2, None), host("b", 3.2)])
     assert plan.way is not None
     settings = {rank.plan.settings for rank in plan.way.ranks}
     assert len(settings) == 1
     assert settings.pop().context < 32_768
+
+
+def test_ranks_keep_their_kv_in_one_format_compressed_if_one_has_to(dense: ModelFacts) -> None:
+    request = PlanRequest(context=32_768, parallel=1)
+    plan = make_group_plan(dense, request, [host("a", 5.5, None), host("b", 2.9)])
+    assert plan.way is not None
+    settings = {rank.plan.settings for rank in plan.way.ranks}
+    assert len(settings) == 1
+    assert settings.pop().kv.turbo
 
 
 def test_the_list_of_families_is_that_of_mlx_lm() -> None:

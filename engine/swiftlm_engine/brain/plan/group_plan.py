@@ -108,12 +108,11 @@ def best_way(facts: ModelFacts, request: PlanRequest, hosts: Sequence[GroupHost]
 
 
 def _group_request(facts: ModelFacts, request: PlanRequest, leader: MachineLimits) -> PlanRequest:
-    """What ranks can do: everything in memory, exact KV unless asked for, one dtype on all."""
+    """What ranks can do: everything in memory, one dtype on all."""
     dtype = None if request.dtype == "auto" else request.dtype
     usual = "float32" if leader.accelerator is Accelerator.CPU else facts.dtype
     return replace(
         request,
-        kv="fp16" if request.kv == "auto" else request.kv,
         dtype=dtype or (facts.dtype if request.dtype else usual),
         stream=Toggle.OFF,
         expert_slots=None,
@@ -215,9 +214,10 @@ def _shortage(rank: GroupRank) -> str:
 
 
 def _common(request: PlanRequest, chosen: Sequence[Settings]) -> PlanRequest:
-    """The ranks step together: the least of what each could do."""
+    """The ranks step together: the least of what each could do, compressed if one has to."""
     return replace(
         request,
+        kv=max(chosen, key=lambda settings: settings.kv.turbo).kv.value,
         context=min(settings.context for settings in chosen),
         parallel=min(settings.parallel for settings in chosen),
         prefill_chunk=min(settings.prefill_chunk for settings in chosen),
