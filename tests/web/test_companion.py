@@ -82,6 +82,25 @@ async def test_an_edited_question_makes_a_branch(page, admin):
         await page.locator(".user .text", has_text="first").wait_for()
 
 
+async def test_conversations_leave_by_a_file_and_come_back(page, admin, tmp_path):
+    async with serve(ScriptedBackend(default=text("Seven.")), admin=admin) as server:
+        await page.goto(server.url)
+        await ask(page, "How many days has a week?")
+        await page.get_by_text("50.0 tokens/s").wait_for()
+        async with page.expect_download() as leaving:
+            await page.get_by_role("button", name="Export").click()
+        file = tmp_path / "conversations.json"
+        await (await leaving.value).save_as(file)
+        await page.get_by_label("Delete the chat How many days has a week?").click()
+        await page.get_by_label("Delete the chat").wait_for(state="detached")
+        await page.get_by_label("Import").set_input_files(file)
+        await page.get_by_role("button", name="How many days has a week?", exact=True).click()
+        await page.locator(".assistant").get_by_text("Seven.").wait_for()
+        file.write_text('{"conversations": [{"id": 1}]}')
+        await page.get_by_label("Import").set_input_files(file)
+        await page.get_by_text("Nothing imported: not a conversation").wait_for()
+
+
 async def test_hostile_output_and_names_execute_nothing(page, admin):
     admin.daemon.models += [m.ModelStatus(model=name, error=name) for name in HOSTILE]
     requested = []

@@ -60,12 +60,18 @@ export function deepest(talk, id) {
   return child ? deepest(talk, child.id) : id;
 }
 
+const isMessage = (one) => typeof one?.id === "string" && typeof one.role === "string";
+
+function checked({ id, title, at, messages, leaf, system, sampling }) {
+  const whole = typeof id === "string" && Array.isArray(messages) && messages.every(isMessage);
+  if (!whole) throw new Error("not a conversation");
+  return { ...fresh(), id, title: String(title), at: Number(at) || 0, messages, leaf,
+    system: String(system || ""), sampling: sampling || {} };
+}
+
+// All of a file's conversations or, where one is not whole, none.
 export async function importFrom(text) {
   const talks = JSON.parse(text).conversations;
   if (!Array.isArray(talks)) throw new Error("this file holds no conversations");
-  for (const { id, title, at, messages, leaf, system, sampling } of talks) {
-    if (typeof id !== "string" || !Array.isArray(messages)) throw new Error("not a conversation");
-    await save({ ...fresh(), id, title: String(title), at: Number(at) || 0, messages, leaf,
-      system: String(system || ""), sampling: sampling || {} });
-  }
+  for (const talk of talks.map(checked)) await save(talk);
 }

@@ -1,5 +1,5 @@
 // The conversations of this browser, and their way out of it and back.
-import { html } from "./vendor/htm-preact.js";
+import { html, useState } from "./vendor/htm-preact.js";
 
 function download(all) {
   const link = document.createElement("a");
@@ -11,6 +11,14 @@ function download(all) {
 }
 
 export function TalkList({ all, current, onOpen, onNew, onRemove, onImport }) {
+  const [note, setNote] = useState("");
+  const bring = async ({ target }) => {
+    try {
+      await onImport(target.files[0]);
+      setNote("");
+    } catch (error) { setNote(`Nothing imported: ${error.message}`); }
+    target.value = ""; // the same file may be chosen again
+  };
   return html`<aside aria-label="Conversations"><button class="main" onClick=${onNew}>New chat</button>
     <ul>${all.map((talk) => html`<li key=${talk.id}><button onClick=${() => onOpen(talk)}
       aria-current=${talk.id === current ? "true" : null}>${talk.title}</button>
@@ -18,7 +26,7 @@ export function TalkList({ all, current, onOpen, onNew, onRemove, onImport }) {
       </li>`)}</ul>
     <div class="row"><button onClick=${() => download(all)}>Export</button>
       <label class="button">Import<input type="file" accept="application/json" aria-label="Import"
-        onChange=${(event) => onImport(event.target.files[0])} /></label></div></aside>`;
+        onChange=${bring} /></label></div>${note && html`<p class="error" role="alert">${note}</p>`}</aside>`;
 }
 
 // The same on a phone, where there is no room beside the conversation.
