@@ -19,7 +19,7 @@ def lines(status: m.DaemonStatus, service: ServiceState | None = None) -> list[s
     """The whole picture as text."""
     found = [
         f"swiftlmd {status.version} {status.state or 'ready'}, pid {status.pid}, "
-        f"up {duration_text(status.uptime_s)}, http://{status.http_address}{_supervised(service)}",
+        f"up {duration_text(status.uptime_s)}, {_addresses(status)}{_supervised(service)}",
         _counts(status),
     ]
     if status.machine is not None:
@@ -28,6 +28,11 @@ def lines(status: m.DaemonStatus, service: ServiceState | None = None) -> list[s
     found += [line for model in status.models if (line := _disk_line(model))]
     found += [_download(d) for d in status.downloads]
     return found + [f"warning: {warning}" for warning in status.warnings]
+
+
+def _addresses(status: m.DaemonStatus) -> str:
+    encrypted = f" and https://{status.https_address}" if status.https_address else ""
+    return f"http://{status.http_address}{encrypted}"
 
 
 def machine_lines(machine: m.MachineStatus) -> list[str]:

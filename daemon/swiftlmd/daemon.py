@@ -44,6 +44,7 @@ from swiftlmd.http.security import Guard
 from swiftlmd.http_options import http_options
 from swiftlmd.instance import Instance
 from swiftlmd.keys import key_hashes
+from swiftlmd.lan_port import LanPort
 from swiftlmd.machine import Machine, has_cuda_mlx, wired_without_owner
 from swiftlmd.memory import Governor, Level, RatioStore, Watch, system_device, system_readings
 from swiftlmd.memory_report import PriceCheck, memory_report
@@ -206,12 +207,14 @@ class Daemon:
         server = OwnerOnlyServer([admin, store, self._cluster()])
         await server.serve_on(given.admin)
         sockets.push_async_callback(_close, server)
-        options = http_options(self._settings())
+        lan = LanPort(self._settings(), given.paths.state / "tls")
+        options = http_options(self._settings(), lan.authority)
         app = make_app(self._service, options, admin=admin, store=store)
         self._guard = app[GUARD]
         runner = make_runner(app)
         await runner.setup()
         sockets.push_async_callback(runner.cleanup)
+        await sockets.enter_async_context(lan.listening(runner, options))
         await web.SockSite(runner, given.http).start()
         self._listen_to_signals()
         self._store.resume()

@@ -31,6 +31,7 @@ class Instance:
     started_at: float  # seconds since the epoch
     version: str
     http: str  # host:port it was told to listen on
+    https: str = ""  # the same for encrypted connections; empty = none
 
 
 class AlreadyRunning(Exception):
@@ -55,8 +56,8 @@ class PortBusy(Exception):
         )
 
 
-def this_instance(version: str, http: str) -> Instance:
-    return Instance(uuid.uuid4().hex[:12], os.getpid(), time.time(), version, http)
+def this_instance(version: str, http: str, https: str = "") -> Instance:
+    return Instance(uuid.uuid4().hex[:12], os.getpid(), time.time(), version, http, https)
 
 
 @contextmanager

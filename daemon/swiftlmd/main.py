@@ -90,8 +90,9 @@ def _serve(
 ) -> int:
     """Settles who may run and where, then runs; raises what keeps it from that."""
     settings = configuration.settings
-    http_options(settings)  # raises while nothing is taken yet
-    instance = this_instance(version(), f"{settings.http_host}:{settings.http_port}")
+    options = http_options(settings)  # raises while nothing is taken yet
+    https = f"{options.host}:{options.tls_port}" if options.tls_port else ""
+    instance = this_instance(version(), f"{options.plain_host}:{options.port}", https)
     breaker = Breaker(paths.state / "starts.json", time.time)
     with ExitStack() as stack:
         stack.enter_context(sole_instance(paths.lock_file, instance))
@@ -103,7 +104,7 @@ def _serve(
             log.error("staying down: %s", reason)
             record_fatal(paths.fatal_file, DaemonExit.CRASH, reason)
             return DaemonExit.STAY_DOWN
-        http = stack.enter_context(bind_port(settings.http_host, settings.http_port))
+        http = stack.enter_context(bind_port(options.plain_host, options.port))
         admin = _admin_socket(stack, paths)
         engine_sockets = paths.engine_socket(0).parent
         private_folder(engine_sockets)

@@ -166,6 +166,7 @@ class Service:
             uptime_s=self._clock.now() - self._started_at,
             state="draining" if self.draining else "ready",
             http_address=instance.http,
+            https_address=instance.https,
             models=models,
             machine=self._machine.status(models),
             requests=self.requests.accepted,

@@ -122,6 +122,28 @@ class Settings:
     http_keepalive: float = _option(
         _DURATION, 10.0, "Silence in a stream after which a comment is sent.", minimum=0.1
     )
+    http_tls: str = _option(
+        _TEXT,
+        "off",
+        "Encrypt what leaves this machine: auto makes certificates, files takes yours. The plain "
+        "port is then for this machine only.",
+        needs_restart=True,
+        choices=("off", "auto", "files"),
+    )
+    http_tls_port: int = _option(
+        _INTEGER,
+        5414,
+        "Port of HTTPS, at `host`.",
+        needs_restart=True,
+        minimum=1,
+        maximum=65535,
+    )
+    http_tls_certificate: str = _option(
+        _TEXT, "", 'File of the certificate with its chain, for tls = "files".', needs_restart=True
+    )
+    http_tls_key: str = _option(
+        _TEXT, "", "File of its key, without a passphrase.", needs_restart=True
+    )
     http_web: bool = _option(_SWITCH, True, "Serve the web page.", needs_restart=True)
 
     models_default: str = _option(

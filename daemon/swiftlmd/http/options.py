@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from pathlib import Path
 
 from swiftlm_proto.paths import HTTP_PORT
 
@@ -17,6 +18,8 @@ class HttpOptions:
     api_key_hashes: tuple[str, ...] = ()  # sha256 of each key, in hex
     cors_origins: tuple[str, ...] = ()  # "*" = any
     allowed_hosts: tuple[str, ...] = ()  # besides loopback names and the bound one; "*" = any
+    tls_port: int = 0  # of HTTPS, the only way in from other machines; 0 = plain HTTP at `host`
+    authority: Path | None = None  # the certificate that devices are asked to trust
     web: bool = True  # the companion at `/`
     max_body_bytes: int = 32 * MIB
     body_timeout_s: float = 60.0
@@ -43,6 +46,11 @@ class HttpOptions:
     def loopback(self) -> bool:
         """Whether only this machine can reach the port."""
         return is_loopback(self.host)
+
+    @property
+    def plain_host(self) -> str:
+        """Where HTTP without encryption listens."""
+        return "127.0.0.1" if self.tls_port else self.host
 
     def check(self) -> None:
         """Raises ValueError for an address that must not be served like this."""

@@ -7,6 +7,7 @@ and for five minutes, only the newest counts, and guesses are few.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 import socket
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from aiohttp import web
 
 from swiftlm_proto import messages as m
+from swiftlmd.certificates import fingerprint
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.http.api import refuse_foreign_pages
 from swiftlmd.http.errors import invalid
@@ -28,6 +30,7 @@ from swiftlmd.http.shapes import dumps
 OFFER_S = 300.0
 _TRIES, _TRIES_S = 10, 60.0
 _MAX_NAME = 40
+_CERTIFICATE = "application/x-x509-ca-cert"
 
 
 class PairRequest(Body):
@@ -80,6 +83,14 @@ class Pairing:
 
     def routes(self) -> Iterator[Route]:
         yield Route("POST", "/api/pair_offer", "api_pair_offer", self.offer, "A token to pair with")
+        yield Route(
+            "GET",
+            "/authority.crt",
+            "authority",
+            self.authority,
+            "What devices of the local network are asked to trust",
+            media=_CERTIFICATE,
+        )
         summary = "Exchange a pairing token for a key"
         yield Route("POST", "/pair", "pair", self.pair, summary, PairRequest)
 
@@ -91,9 +102,20 @@ class Pairing:
                 Kind.INVALID, "add an API key first: without one every device is let in", status=409
             )
         host = lan_address() if options.host in ("0.0.0.0", "::") else options.host
-        port = request.url.port or options.port
-        reply = {"token": self._offers.make(), "expires_s": OFFER_S, "url": f"http://{host}:{port}"}
-        return web.json_response(reply, dumps=dumps)
+        port = options.tls_port or request.url.port or options.port
+        url = f"{'https' if options.tls_port else 'http'}://{host}:{port}"
+        trust = ""
+        if options.authority is not None:
+            trust = await asyncio.to_thread(fingerprint, options.authority)
+        reply = {"token": self._offers.make(), "expires_s": OFFER_S, "url": url}
+        return web.json_response({**reply, "fingerprint": trust}, dumps=dumps)
+
+    async def authority(self, request: web.Request) -> web.Response:
+        file = request.app[PARTS].options.authority
+        if file is None:
+            raise web.HTTPNotFound
+        content = await asyncio.to_thread(file.read_bytes)
+        return web.Response(body=content, content_type=_CERTIFICATE)
 
     async def pair(self, request: web.Request) -> web.Response:
         refuse_foreign_pages(request)

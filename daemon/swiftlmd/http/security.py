@@ -18,7 +18,9 @@ from swiftlmd.http.options import HttpOptions, is_loopback
 
 # Liveness is asked by supervisors that hold no key, and says nothing about requests or models.
 # The page of the companion is static; it asks for a key itself, or pairs for one.
-OPEN_PATHS = frozenset({"/", "/health", "/ready", "/sw.js", "/manifest.webmanifest", "/pair"})
+OPEN_PATHS = frozenset(
+    {"/", "/health", "/ready", "/sw.js", "/manifest.webmanifest", "/pair", "/authority.crt"}
+)
 OPEN_FOLDER = "/web/"
 
 _CORS_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"

@@ -794,6 +794,11 @@ class DaemonStatus(betterproto2.Message):
         21, betterproto2.TYPE_MESSAGE, repeated=True
     )
 
+    https_address: "str" = betterproto2.field(22, betterproto2.TYPE_STRING)
+    """
+    0.0.0.0:5414; empty = no encrypted port
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "DaemonStatus", DaemonStatus)
 

@@ -1,0 +1,140 @@
+"""HTTPS for the local network, with real clients: who trusts the authority, and who does not."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from pathlib import Path
+
+import aiohttp
+import live_daemon
+import pytest
+
+from swiftlm_proto import messages as m
+from swiftlmd.certificates import Authority, Names, fingerprint, own_names
+from swiftlmd.config.load import ConfigError
+from swiftlmd.config.settings import Settings
+from swiftlmd.lan_port import LanPort
+
+NAMES = Names(("mac.local", "localhost"), ("127.0.0.1", "192.168.1.20"))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def answer(url: str, trusted: ssl.SSLContext | bool, **headers: str) -> tuple[int, bytes]:
+    session = aiohttp.ClientSession()
+    async with session as http, http.get(url, ssl=trusted, headers=headers) as reply:
+        return reply.status, await reply.read()
+
+
+async def test_the_network_gets_https_and_this_machine_plain_http(tmp_path: Path) -> None:
+    async with live_daemon.home("hollow") as home:
+        async with live_daemon.daemon(home) as daemon:
+            key = (await daemon.admin.add_key(m.AddKeyRequest(name="phone"))).key
+        port = free_port()
+        home.environ |= {"SWIFTLM_HTTP_HOST": "0.0.0.0", "SWIFTLM_HTTP_TLS": "auto"}
+        home.environ["SWIFTLM_HTTP_TLS_PORT"] = str(port)
+        async with live_daemon.daemon(home) as daemon:
+            status = await daemon.admin.status(m.StatusRequest())
+            assert status.http_address == f"127.0.0.1:{home.port}"
+            assert status.https_address == f"0.0.0.0:{port}"
+            bearer = {"Authorization": f"Bearer {key}"}
+            plain, _ = await answer(f"{daemon.url}/v1/models", True, **bearer)
+            assert plain == 200
+
+            url = f"https://127.0.0.1:{port}"
+            with pytest.raises(aiohttp.ClientConnectorCertificateError):
+                await answer(f"{url}/v1/models", True, **bearer)
+            # As a phone does it: fetched once, compared with what the trusted screen shows.
+            _, content = await answer(f"{url}/authority.crt", False)
+            file = tmp_path / "authority.crt"
+            file.write_bytes(content)
+            shown = await offered(daemon.url, bearer)
+            assert shown["fingerprint"] == fingerprint(file)
+            assert shown["url"].startswith("https://")
+            assert shown["url"].endswith(f":{port}")
+            trusted = ssl.create_default_context(cafile=str(file))
+            assert (await answer(f"{url}/v1/models", trusted, **bearer))[0] == 200
+            assert (await answer(f"{url}/v1/models", trusted))[0] == 401
+
+
+async def offered(url: str, headers: dict[str, str]) -> dict[str, str]:
+    session = aiohttp.ClientSession(headers=headers)
+    async with session as http, http.post(f"{url}/api/pair_offer", json={}) as reply:
+        found: dict[str, str] = await reply.json()
+        return found
+
+
+def test_a_certificate_stays_until_the_addresses_change_and_the_authority_beyond(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path / "tls")
+    first = authority.certificate(NAMES).chain.read_bytes()
+    trusted = authority.file.read_bytes()
+    assert authority.certificate(NAMES).chain.read_bytes() == first
+    moved = Names(NAMES.hosts, ("127.0.0.1", "10.0.0.7"))
+    assert authority.certificate(moved).chain.read_bytes() != first
+    assert authority.file.read_bytes() == trusted
+    for file in (tmp_path / "tls").glob("*.key"):
+        assert file.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("names", [NAMES, own_names()])
+def test_what_the_authority_vouches_for_is_believed(tmp_path: Path, names: Names) -> None:
+    authority = Authority(tmp_path / "tls")
+    for host in (*names.hosts, *(a for a in names.addresses if "." in a)):
+        assert shake_hands(authority, names, host)
+
+
+@pytest.mark.parametrize(
+    "names", [Names(("bank.example",), ("127.0.0.1",)), Names(("mac.local",), ("9.9.9.9",))]
+)
+def test_a_stolen_authority_is_believed_for_nothing_public(tmp_path: Path, names: Names) -> None:
+    authority = Authority(tmp_path / "tls")
+    authority.certificate(NAMES)
+    with pytest.raises(ssl.SSLCertVerificationError, match="permitted subtree"):
+        shake_hands(authority, names, names.hosts[0])
+
+
+def shake_hands(authority: Authority, names: Names, host: str) -> bool:
+    """A whole TLS handshake in memory, verified as strictly as a client does."""
+    made = authority.certificate(names)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(made.chain, made.key)
+    client = ssl.create_default_context(cafile=str(authority.file))
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(back, there, server_hostname=host),
+        server.wrap_bio(there, back, server_side=True),
+    )
+    done: set[int] = set()
+    while len(done) < 2:
+        for number, end in enumerate(ends):
+            try:
+                end.do_handshake()
+                done.add(number)
+            except ssl.SSLWantReadError:
+                pass
+    return True
+
+
+async def test_files_that_are_no_certificate_are_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.crt").write_text("nothing")
+    settings = Settings(
+        http_tls="files",
+        http_tls_certificate=str(tmp_path / "mine.crt"),
+        http_tls_key=str(tmp_path / "mine.key"),
+    )
+    with pytest.raises(ConfigError, match=r"mine\.crt"):
+        LanPort(settings, tmp_path)._load()
+
+
+def test_without_openssl_the_way_out_is_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("swiftlmd.certificates._SEARCHED", os.fspath(tmp_path))
+    with pytest.raises(ConfigError, match="openssl"):
+        Authority(tmp_path / "tls").certificate(NAMES)
