@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,9 @@ class MlxVlm:
     def greedy(self, text: str, pictures: Sequence[bytes], num_tokens: int) -> list[int]:
         images = [Image.open(io.BytesIO(content)) for content in pictures]
         inputs = dict(self._processor(images=images, text=text))
-        ids, pixels, mask = (
-            mx.array(inputs.pop(key)) for key in ("input_ids", "pixel_values", "attention_mask")
-        )
+        ids, mask = mx.array(inputs.pop("input_ids")), mx.array(inputs.pop("attention_mask"))
+        pixels = inputs.pop("pixel_values")
+        pixels = list(map(mx.array, pixels)) if isinstance(pixels, list) else mx.array(pixels)
         steps = self._generate(
             ids, self._model, pixels, mask, max_tokens=num_tokens, temperature=0.0, **inputs
         )
@@ -50,6 +51,8 @@ class MlxVlm:
 def _processor(name: str, folder: Path) -> Any:  # Any: mlx-vlm is untyped here
     home = "qwen3_vl" if name.startswith("qwen3") else name
     module = importlib.import_module(f"mlx_vlm.models.{home}.processing_{home}")
+    if name == "gemma4":
+        return _gemma4(module, folder)
     if name != "gemma3":
         processor = getattr(module, _PROCESSORS.get(name, "Qwen3VLProcessor"))
         return processor.from_pretrained(folder)
@@ -59,3 +62,15 @@ def _processor(name: str, folder: Path) -> Any:  # Any: mlx-vlm is untyped here
     tokenizer.image_token_id = tokenizer.convert_tokens_to_ids(tokenizer.image_token)
     pictures = AutoImageProcessor.from_pretrained(folder, backend="pil")
     return module.Gemma3Processor(pictures, tokenizer, image_seq_length=16)
+
+
+def _gemma4(module: Any, folder: Path) -> Any:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.boi_token, tokenizer.image_token, tokenizer.eoi_token = (
+        "<|image>",
+        "<|image|>",
+        "<image|>",
+    )
+    tokenizer.image_token_id = tokenizer.convert_tokens_to_ids(tokenizer.image_token)
+    settings = json.loads((folder / "processor_config.json").read_text())["image_processor"]
+    return module.Gemma4Processor(module.Gemma4ImageProcessor(**settings), tokenizer)

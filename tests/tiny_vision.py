@@ -19,6 +19,7 @@ from tiny_models import make_model
 from transformers import AutoTokenizer
 
 from swiftlm_engine.vision.gemma3 import Gemma3
+from swiftlm_engine.vision.gemma4 import Gemma4
 from swiftlm_engine.vision.pixtral import Pixtral
 from swiftlm_engine.vision.qwen_vl import QwenVl
 
@@ -112,6 +113,46 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "image_size": 64,
         },
     },
+    # Tokens are looked up for each layer, too, and the last layers share KV (E2B, E4B)
+    "gemma4": {
+        "model_type": "gemma4",
+        "vocab_size": VOCAB_SIZE,
+        "text_config": _TEXT
+        | {
+            "model_type": "gemma4_text",
+            "num_hidden_layers": 6,
+            "sliding_window": 64,
+            "sliding_window_pattern": 2,
+            "global_head_dim": 64,
+            "num_kv_shared_layers": 2,
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": VOCAB_SIZE,
+            "use_double_wide_mlp": True,
+            "rope_parameters": {
+                "full_attention": {
+                    "partial_rotary_factor": 0.25,
+                    "rope_theta": 1000000.0,
+                    "rope_type": "proportional",
+                },
+                "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+            },
+            "tie_word_embeddings": True,
+        },
+        "vision_config": {
+            "model_type": "gemma4_vision",
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "global_head_dim": 16,
+            "patch_size": 8,
+            "pooling_kernel_size": 2,
+            "default_output_length": 24,
+            "position_embedding_size": 64,
+        },
+    },
     # Grids of tokens as the picture is shaped; four patches merged into one
     "mistral3": {
         "model_type": "mistral3",
@@ -180,6 +221,11 @@ _PREPARATION: dict[str, dict[str, dict[str, Any]]] = {
             "resample": 2,
         }
     },
+    "gemma4": {
+        "processor_config.json": {
+            "image_processor": {"patch_size": 8, "pooling_kernel_size": 2, "max_soft_tokens": 24}
+        }
+    },
     "mistral3": {"preprocessor_config.json": {"size": {"longest_edge": 56}}},
     "pixtral": {
         "preprocessor_config.json": {
@@ -191,6 +237,7 @@ _PREPARATION: dict[str, dict[str, dict[str, Any]]] = {
 }
 _MARKS = {
     "gemma3": ("<start_of_image>", "<image_soft_token>", "<end_of_image>"),
+    "gemma4": ("<|image>", "<|image|>", "<image|>"),
     "mistral3": ("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
     "pixtral": ("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
 }
@@ -227,7 +274,9 @@ def make_vision_model(name: str, folder: Path, seed: int = 0) -> Path:
 
 def mark(name: str) -> str:
     """What the template writes for an image."""
-    return "".join(_MARKS[name]) if name.startswith("qwen") else _MARKS[name][0]
+    if name.startswith("qwen"):
+        return "".join(_MARKS[name])
+    return _MARKS[name][1 if name == "gemma4" else 0]
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (48, 32), kind: str = "PNG") -> bytes:
@@ -245,6 +294,8 @@ def _token_ids(name: str, folder: Path) -> dict[str, int]:
     first, second, third = tokenizer.convert_tokens_to_ids(list(_MARKS[name]))
     if name == "gemma3":
         return {"boi_token_index": first, "image_token_index": second, "eoi_token_index": third}
+    if name == "gemma4":
+        return {"boi_token_id": first, "image_token_id": second, "eoi_token_id": third}
     if name.startswith("qwen"):
         return {
             "vision_start_token_id": first,
@@ -272,6 +323,8 @@ def _tie(folder: Path) -> None:
 def _family(config: dict[str, Any], tokenizer: Any) -> Any:
     if config["model_type"].startswith("qwen"):
         return QwenVl(config, {}, tokenizer, [])
+    if config["model_type"] == "gemma4":
+        return Gemma4(config, {}, tokenizer, None)
     return (Gemma3 if config["model_type"] == "gemma3" else Pixtral)(config, {}, tokenizer)
 
 

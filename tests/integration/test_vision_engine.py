@@ -46,7 +46,7 @@ def refusal(engine: EngineHarness, *pictures: bytes, text: str = "what is this")
 
 
 # The other ones of a pair differ in a tower's blocks, or in experts of the language model.
-SELDOM = ("qwen2_vl", "qwen3_vl_moe")
+SELDOM = ("pixtral", "qwen2_vl", "qwen3_vl_moe")
 
 
 @pytest.fixture(
@@ -205,6 +205,17 @@ def test_an_image_that_cannot_be_used_is_refused_by_its_number(mistral):
         fault = refusal(engine, RED, BLUE[:60])
     assert fault.kind is FaultKind.INVALID
     assert fault.message.startswith("image 2 of 2: it cannot be decoded")
+
+
+def test_a_model_whose_image_tokens_see_each_other_is_served_as_text(tmp_path):
+    folder = make_vision_model("gemma4", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["use_bidirectional_attention"] = "vision"
+    (folder / "config.json").write_text(json.dumps(config))
+    with EngineHarness(folder) as engine:
+        fault = refusal(engine, RED)
+        assert not engine.session.facts.vision
+    assert "the tokens of a picture see each other in it" in fault.message
 
 
 def test_a_template_that_only_a_processor_would_find_is_used(tmp_path):

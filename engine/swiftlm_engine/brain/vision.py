@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 FAMILIES = (
     "gemma3",
+    "gemma4",
     "mistral3",
     "pixtral",
     "qwen2_vl",

@@ -41,15 +41,17 @@ class Family(Protocol):
     def weight_name(self, name: str) -> str:
         """Where a tensor of a checkpoint belongs in the tower."""
 
+    def arguments(self, token_ids: mx.array) -> dict[str, mx.array]:
+        """What its language model wants to be given beside the embeddings of (1, L) tokens."""
+
 
 class Tower(nn.Module):
     """Under the names that checkpoints use."""
 
-    def __init__(self, vision_tower: nn.Module, projector: nn.Module | None = None) -> None:
+    def __init__(self, **parts: nn.Module) -> None:
         super().__init__()
-        self.vision_tower = vision_tower
-        if projector is not None:
-            self.multi_modal_projector = projector
+        for name, part in parts.items():
+            setattr(self, name, part)
 
 
 @dataclass(frozen=True, slots=True)

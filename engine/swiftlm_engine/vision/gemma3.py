@@ -35,8 +35,8 @@ class Gemma3:
         )
         model = import_model("gemma3.gemma3")
         self.tower = Tower(
-            import_model("gemma3.vision").VisionModel(vision),
-            model.Gemma3MultiModalProjector(names),
+            vision_tower=import_model("gemma3.vision").VisionModel(vision),
+            multi_modal_projector=model.Gemma3MultiModalProjector(names),
         )
         self.image_token_id = config.get("image_token_index", 262144)
         self._side = vision.image_size
@@ -66,3 +66,6 @@ class Gemma3:
 
     def weight_name(self, name: str) -> str:
         return name
+
+    def arguments(self, token_ids: mx.array) -> dict[str, mx.array]:
+        return {}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_PARTS = ("vision_tower.", "multi_modal_projector.", "embed_vision.")
 _ASK_ANOTHER = "remove the image, or ask a model that /v1/models lists with `vision: true`"
 
 
@@ -57,6 +58,11 @@ def _refusal(model: str, facts: ModelFacts, *, is_split: bool) -> str:
     """Why this model reads no images and what to do; empty when it does read them."""
     if not facts.vision:
         return f"model '{model}' reads text only; {_ASK_ANOTHER}"
+    if facts.mutual_images:
+        return (
+            f"model '{model}' is served as text only: the tokens of a picture see each other in "
+            f"it, which is not done here; {_ASK_ANOTHER}"
+        )
     if not facts.reads_images:
         known = ", ".join(vision.FAMILIES)
         return (
@@ -95,6 +101,7 @@ def _load_reader(folder: Path, loaded: LoadedWeights) -> ImageReader:
 
 def _make(loaded: LoadedWeights, settings: dict[str, Any]) -> Family:
     from swiftlm_engine.vision.gemma3 import Gemma3
+    from swiftlm_engine.vision.gemma4 import Gemma4
     from swiftlm_engine.vision.pixtral import Pixtral
     from swiftlm_engine.vision.qwen_vl import QwenVl
 
@@ -102,8 +109,11 @@ def _make(loaded: LoadedWeights, settings: dict[str, Any]) -> Family:
     if config["model_type"].startswith("qwen"):
         layers = loaded.model.language_model.model.layers
         return QwenVl(config, settings, tokenizer, layers)
-    family = Gemma3 if config["model_type"] == "gemma3" else Pixtral
-    return family(config, settings, tokenizer)
+    if config["model_type"] == "gemma4":
+        return Gemma4(config, settings, tokenizer, loaded.model.language_model.model)
+    if config["model_type"] == "gemma3":
+        return Gemma3(config, settings, tokenizer)
+    return Pixtral(config, settings, tokenizer)
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -120,7 +130,7 @@ def _tower_weights(folder: Path, rename: Callable[[str], str]) -> dict[str, mx.a
     for file in sorted(folder.glob("model*.safetensors")):
         for name, array in mx.load(str(file)).items():
             bare = rename(name.removeprefix("model."))
-            if bare.startswith(("vision_tower.", "multi_modal_projector.")):
+            if bare.startswith(_PARTS):
                 found[bare] = array
     return found
 

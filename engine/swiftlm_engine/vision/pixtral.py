@@ -40,7 +40,8 @@ class Pixtral:
         self._row_end, self._end = "[IMG_BREAK]", "[IMG_END]"
         self.mark = tokenizer.convert_ids_to_tokens(self.image_token_id)
         self.tower = Tower(
-            import_model("pixtral").VisionModel(self._vision), self._projector(config, merge)
+            vision_tower=import_model("pixtral").VisionModel(self._vision),
+            multi_modal_projector=self._projector(config, merge),
         )
 
     def fit(self, picture: Image.Image) -> FittedPicture:
@@ -65,6 +66,9 @@ class Pixtral:
         if name.startswith(_TOWER) and not name.startswith(_INNER):
             return _INNER + name.removeprefix(_TOWER)
         return name
+
+    def arguments(self, token_ids: mx.array) -> dict[str, mx.array]:
+        return {}
 
     def _grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of tokens."""

@@ -27,7 +27,7 @@ class QwenVl:
         name = config["model_type"]
         module = import_model(name)
         vision = module.VisionConfig.from_dict(config["vision_config"])
-        self.tower = Tower(module.VisionModel(vision))
+        self.tower = Tower(vision_tower=module.VisionModel(vision))
         self.image_token_id = config.get("image_token_id", 151655)
         self.mark = tokenizer.convert_ids_to_tokens(self.image_token_id)
         deep = getattr(vision, "deepstack_visual_indexes", ())  # the tower's inner layers
@@ -70,6 +70,9 @@ class QwenVl:
         return (
             "vision_tower." + name.removeprefix("visual.") if name.startswith("visual.") else name
         )
+
+    def arguments(self, token_ids: mx.array) -> dict[str, mx.array]:
+        return {}
 
     def _grid(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of tokens: the nearest that keep the shape and the limits."""

@@ -89,10 +89,11 @@ class ImageReader:
         features = mx.concatenate(
             [self._encoded(part.image)[:, part.start : part.end] for part in parts], axis=1
         )
-        rows = self._embed_tokens(mx.array([token_ids], dtype=mx.int32))  # (1, L, D)
+        ids = mx.array([token_ids], dtype=mx.int32)
+        rows = self._embed_tokens(ids)  # (1, L, D)
         rows[0, at] = features[0].astype(rows.dtype)
         deep = DeepRows(at, features[1:]) if len(features) > 1 else None
-        return {"input_embeddings": rows}, deep
+        return {"input_embeddings": rows, **self.family.arguments(ids)}, deep
 
     def _prepare(self, content: bytes, name: str) -> PreparedImage:
         try:

@@ -49,6 +49,7 @@ class ModelFacts:
     path: Path
     model_type: str  # of the language model
     outer_type: str  # as config.json begins
+    mutual_images: bool  # the tokens of a picture see each other, which mlx-lm's models cannot
     dtype: str
     shape: Shape
     layers: tuple[Layer, ...]
@@ -67,7 +68,7 @@ class ModelFacts:
     @property
     def reads_images(self) -> bool:
         """With the extra `vision`; else the tower stays on disk."""
-        return self.vision and self.outer_type in FAMILIES
+        return self.vision and self.outer_type in FAMILIES and not self.mutual_images
 
     @property
     def moe(self) -> bool:
@@ -160,6 +161,7 @@ def facts_from(config: Config, tensors: tuple[Tensor, ...]) -> ModelFacts:
         path=config.path.parent,
         model_type=config.model_type,
         outer_type=config.root["model_type"],
+        mutual_images=config.text.get("use_bidirectional_attention") == "vision",
         dtype=_dtype(config, by_name),
         shape=shape,
         layers=listed.layers,
