@@ -46,6 +46,7 @@ TEMPLATES = {
     "glm4_moe": "GLM-4.6",
     "deepseek_v3": "deepseek-ai-DeepSeek-V3.1",
     "deepseek_v32": "deepseek-ai-DeepSeek-V3.2",
+    "kimi_k2": "moonshotai-Kimi-K2",
 }
 THINKING = {
     "qwen3": "<think>\nhm\n</think>\n\nIt is mild.",
@@ -64,10 +65,8 @@ WRITTEN_OUT = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>"
 WEATHER = ToolSpec(
     "get_weather", "Weather now", {"type": "object", "properties": {"city": {"type": "string"}}}
 )
-CALL = ToolCall("call12345", "get_weather", '{"city": "Paris"}')
+IDS = {"kimi_k2": "functions.get_weather:0"}  # its template writes nothing else of the name
 QUESTION = Message("user", (TextPart("How warm is it?"),))
-ASKED = Message("assistant", (TextPart(""),), tool_calls=(CALL,))
-RESULT = Message("tool", (TextPart("20 degrees"),), tool_call_id=CALL.id)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +112,10 @@ def parsed(text: ModelText, prompt, token_ids) -> tuple[str, str, list[list[str]
 def test_call_in_the_familys_own_words_comes_back_as_the_call(family, templates):
     text = text_of(templates[TEMPLATES[family]])
     prompt = text.render(Chat((QUESTION,), (WEATHER,)))
-    whole = text.render(Chat((QUESTION, ASKED, RESULT), (WEATHER,)))
+    call = ToolCall(IDS.get(family, "call12345"), WEATHER.name, '{"city": "Paris"}')
+    asked = Message("assistant", (TextPart(""),), tool_calls=(call,))
+    result = Message("tool", (TextPart("20 degrees"),), tool_call_id=call.id)
+    whole = text.render(Chat((QUESTION, asked, result), (WEATHER,)))
     assert WEATHER.name in prompt.text
     pairs = zip(prompt.token_ids, whole.token_ids, strict=False)
     shared = next((i for i, (a, b) in enumerate(pairs) if a != b), len(prompt.token_ids))
@@ -122,7 +124,7 @@ def test_call_in_the_familys_own_words_comes_back_as_the_call(family, templates)
     pieces = [said.push(token_id) for token_id in after]
     end = next(i for i in range(len(after)) if "20 deg" in "".join(pieces[: i + 1]))
     _, _, calls = parsed(text, prompt, after[:end])
-    assert calls == [["get_weather", '{"city": "Paris"}']]
+    assert calls == [[call.name, call.arguments]]
 
 
 @pytest.mark.parametrize("family", THINKING)
