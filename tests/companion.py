@@ -80,6 +80,7 @@ class Machine(FakeAdmin):
     def let_the_network_in(self, *names: str) -> None:
         self.keys = dict.fromkeys(names, "k")
         self.config["http.host"] = m.ConfigEntry("http.host", "0.0.0.0", "file", "Address.")
+        self.config["http.tls"] = m.ConfigEntry("http.tls", "off", "default", "Encryption.")
         self.daemon.http_address = "0.0.0.0:5413"
 
     async def list_keys(self, message: m.ListKeysRequest) -> m.ListKeysReply:

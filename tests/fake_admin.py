@@ -93,6 +93,7 @@ class FakeAdmin(m.AdminBase):
             fault = m.Fault(message=f"unknown option '{message.key}'; did you mean 'http.port'?")
             return m.ConfigReply(fault=fault)
         changed = m.ConfigEntry(message.key, message.value, "file", "Port.", needs_restart=True)
+        self.config[message.key] = changed
         return m.ConfigReply(entries=[changed])
 
     async def generate(self, message: m.AdminGenerateRequest) -> AsyncIterator[m.SequenceEvent]:

@@ -9,6 +9,7 @@ import live_daemon
 import pytest
 from scripted_backend import serve
 
+from swiftlmd.certificates import Authority, fingerprint, own_names
 from swiftlmd.http.options import HttpOptions
 
 # As Python's `qrcode` draws these texts (error correction M, byte mode): size, sha256 of the rows.
@@ -86,6 +87,28 @@ async def test_the_network_page_shows_a_code_where_the_network_is_let_in(page, a
         await page.get_by_role("button", name="Show a code").click()
         await page.get_by_label("QR code to pair a device").wait_for()
         await page.get_by_text(f"{server.url}/#pair=").wait_for()
+
+
+async def test_an_encrypted_network_page_says_what_a_device_must_trust(page, admin, tmp_path):
+    admin.let_the_network_in("this browser")
+    authority = Authority(tmp_path)
+    authority.certificate(own_names())
+    options = HttpOptions(
+        api_key_hashes=(hashlib.sha256(b"k").hexdigest(),), tls_port=5414, authority=authority.file
+    )
+    await page.add_init_script("localStorage.setItem('key', 'k')")
+    async with serve(admin=admin, options=options) as server:
+        await page.goto(f"{server.url}/#settings")
+        await page.get_by_role("button", name="Network").click()
+        await page.get_by_label("Encrypted (HTTPS)").check()
+        await page.get_by_text("after a restart").wait_for()
+        assert admin.config["http.tls"].value == "auto"
+        admin.daemon.https_address = "0.0.0.0:5414"
+        await page.get_by_text("after a restart").wait_for(state="hidden")
+        await page.get_by_role("button", name="Show a code").click()
+        await page.get_by_text("https://127.0.0.1:5414/#pair=").wait_for()
+        await page.get_by_text("let the device trust").click()
+        await page.get_by_text(fingerprint(authority.file)).wait_for()
 
 
 @pytest.mark.parametrize("path", ["/api/status", "/api/add_key", "/api/pair_offer", "/pair"])

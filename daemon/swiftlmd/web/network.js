@@ -37,11 +37,21 @@ function Offer() {
   };
   const address = offer && `${offer.url}/#pair=${offer.token}`;
   return html`<h2>Pair a phone or tablet</h2>${error && html`<p class="error notice" role="alert">${error}</p>`}
+    ${offer && offer.fingerprint && html`<${Trust} offer=${offer} />`}
     ${offer ? html`<p>Open this with its camera, in the same network. It works once.</p>
       <${QrCode} text=${address} /><div class="secret">${address}</div>
       <p class="dim" role="timer">Good for ${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}</p>`
     : html`<p class="dim">Shows a code that is good once, for five minutes. The device gets a key of its own.</p>
       <button class="main" onClick=${make}>Show a code</button>`}`;
+}
+
+// A phone believes the certificate once it has the authority, which somebody must compare by eye.
+function Trust({ offer }) {
+  return html`<details class="trust"><summary>The first time: let the device trust this machine</summary>
+    <ol><li>Open <span class="secret">${offer.url}/authority.crt</span> on the device and go past the warning, this once.</li>
+      <li>iPhone, iPad: Settings, Profile Downloaded, install; then General, About, Certificate Trust Settings, switch it on.
+        Android: Settings, Security, Install a certificate, CA certificate.</li>
+      <li>Compare the fingerprint (SHA-256) that it shows: <span class="secret">${offer.fingerprint}</span></li></ol></details>`;
 }
 
 function Restart({ status }) {
@@ -57,11 +67,23 @@ export function Network({ status }) {
   const { keys, error, ask } = useKeys();
   const [host, setHost] = useState(null);
   const [wrong, setWrong] = useState("");
-  const read = () => call("get_config", { key: "http.host" }).then((reply) => setHost(reply.entries[0]?.value || LOOPBACK))
+  const [tls, setTls] = useState("off");
+  const setting = (key) => call("get_config", { key }).then((reply) => reply.entries[0]?.value);
+  const read = () => Promise.all([setting("http.host"), setting("http.tls")])
+    .then(([found, encrypted]) => { setHost(found || LOOPBACK); setTls(encrypted || "off"); })
     .catch((failure) => setWrong(failure.message));
   useEffect(() => { read(); }, []);
   const open = host !== null && !isLoopback(host);
-  const served = !isLoopback((status.http_address || "").replace(/:\d+$/, ""));
+  const encrypted = Boolean(status.https_address);
+  const served = encrypted || !isLoopback((status.http_address || "").replace(/:\d+$/, ""));
+  const pending = open !== served || (open && (tls !== "off") !== encrypted);
+  const encrypt = async () => {
+    try {
+      await call("set_config", { key: "http.tls", value: tls === "off" ? "auto" : "off" });
+      setWrong("");
+    } catch (failure) { setWrong(failure.message); }
+    await read();
+  };
   const toggle = async () => {
     try {
       if (!open && !hasKeys(keys)) await addKey("this browser", true);
@@ -74,8 +96,10 @@ export function Network({ status }) {
   return html`<section class="card"><label class="switch"><input type="checkbox" role="switch" checked=${open}
       disabled=${!keys || host === null} onChange=${toggle} />Access from the local network</label>
     <p class="dim">Off: only this machine. On: any device in your network that has a key; the first key is made for this browser.</p>
+    ${open && html`<label class="switch"><input type="checkbox" role="switch" checked=${tls !== "off"} onChange=${encrypt} />Encrypted (HTTPS)</label>
+      <p class="dim">Keys and chats cannot be read on the way, and the page can be installed. Each device must trust this machine once.</p>`}
     ${(error || wrong) && html`<p class="error notice" role="alert">${error || wrong}</p>`}
-    ${host !== null && open !== served && html`<${Restart} status=${status} />`}</section>
+    ${host !== null && pending && html`<${Restart} status=${status} />`}</section>
     ${open && served && html`<section class="card"><${Offer} /></section>`}
     ${keys && html`<section class="card"><h2>Paired devices and keys</h2>
       <${KeyList} keys=${keys} onChanged=${ask} /></section>`}`;
