@@ -126,6 +126,15 @@ def test_a_host_that_hangs_is_silent_and_not_unreachable(
     assert "start it again" in problem.fix
 
 
+def test_a_leader_whose_secret_others_can_read_visits_nobody(
+    lent: Lent, listener: socket.socket, examiner: Examiner
+) -> None:
+    examiner.secret_file.chmod(0o644)
+    (problem,) = examiner.examine(where(listener), {}).problems
+    assert problem.kind is m.HostProblemKind.SECRET
+    assert "can be read by others" in problem.reason
+
+
 def test_no_more_visitors_than_seats(lent: Lent, listener: socket.socket) -> None:
     visitors = [called(listener) for _ in range(MAX_VISITORS)]
     with pytest.raises(LinkLost):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from swiftlm_engine.brain.plan import MachineLimits
-from swiftlm_engine.cluster.link import LinkLost, Stranger
+from swiftlm_engine.cluster.link import LinkLost, Stranger, read_secret
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import Paths
 from swiftlmd.cluster.hosts import Host
@@ -66,7 +66,12 @@ class Examiner:
         if not host.agent:
             return Check(host, (_no_agent(host),))
         try:
-            with visiting(host.agent, self.secret_file) as visit:
+            secret = read_secret(self.secret_file)
+        except LinkLost as error:
+            fix = "mend that, or move the file away: `swiftlmctl cluster add` makes a new one"
+            return Check(host, (Problem(Kind.SECRET, str(error), fix),))
+        try:
+            with visiting(host.agent, secret) as visit:
                 return self._look(host, visit, models, measure)
         except LinkLost as error:
             return Check(host, (self._lost(host, error),))
@@ -93,9 +98,6 @@ class Examiner:
         if isinstance(error, Stranger):
             fix = f"copy {self.secret_file} to the same file on {host.name}, mode 0600"
             return Problem(Kind.SECRET, "it has another secret than this machine", fix)
-        if not self.secret_file.exists():
-            fix = f"`swiftlmctl cluster add {host.name} --agent {host.agent}` makes it"
-            return Problem(Kind.SECRET, "this machine has no secret for its group yet", fix)
         fix = f"look at what `swiftlmd join` says on {host.name}, and start it again"
         return Problem(Kind.SILENT, f"it {error}", fix)
 

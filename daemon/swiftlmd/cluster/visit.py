@@ -5,9 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
-from swiftlm_engine.cluster.link import Link, LinkLost, read_secret
+from swiftlm_engine.cluster.link import Link, LinkLost
 from swiftlmd.cluster.link_speed import LinkMeasure, measure_link
 from swiftlmd.cluster.report import HostReport, from_message
 
@@ -44,10 +43,9 @@ class Visit:
 
 
 @contextmanager
-def visiting(agent: str, secret_file: Path) -> Iterator[Visit]:
+def visiting(agent: str, secret: bytes) -> Iterator[Visit]:
     """Raises Unreachable, Stranger (the secrets differ) or LinkLost."""
     host, _, port = agent.rpartition(":")
-    secret = read_secret(secret_file)
     try:
         connection = socket.create_connection((host.strip("[]"), int(port)), CONNECT_S)
     except OSError as error:
