@@ -104,6 +104,11 @@ CHECKS: tuple[MacCheck, ...] = (
         "swiftlmctl status; Activity Monitor, Memory",
     ),
     MacCheck(
+        "one model over two Macs",
+        "check names no problem; the model answers; its speed lies in the plan's prediction",
+        "swiftlmd join --listen ADDRESS there; swiftlmctl cluster add, check, plan, load here",
+    ),
+    MacCheck(
         "upgrade while running",
         "the new version answers; a broken one is rolled back with code 70",
         "sh install.sh of a newer checkout",
