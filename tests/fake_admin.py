@@ -26,6 +26,13 @@ READY = m.ModelStatus(
 )
 
 
+class FakeFits(m.StoreBase):
+    """Has no verdict on any model."""
+
+    async def fit(self, message: m.FitModelsRequest) -> m.FitModelsReply:
+        return m.FitModelsReply()
+
+
 class FakeAdmin(m.AdminBase):
     def __init__(self) -> None:
         self.asked: list[object] = []
@@ -149,7 +156,7 @@ class Listening:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        server = Server([self._admin])
+        server = Server([self._admin, FakeFits()])
         await server.start(path=str(self._path))
         self._started.set()
         await self._stop.wait()
