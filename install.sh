@@ -19,6 +19,7 @@ Usage: sh install.sh [options]
 
   --no-start         register the service, do not start it
   --headless         for a machine without a screen session (docs/service.md)
+  --vision           with what models need to read images (docs/vision.md); later releases keep it
   --prefix DIR       keep everything below DIR instead of the usual places
   --python PROGRAM   the Python (>= 3.11) to build on
   --rollback         go back to the release before this one
@@ -61,7 +62,7 @@ main() {
 }
 
 parse() {
-  ACTION=install START=yes HEADLESS=no PREFIX='' PYTHON='' PURGE=no YES=no DRY_RUN=no
+  ACTION=install START=yes HEADLESS=no VISION=no PREFIX='' PYTHON='' PURGE=no YES=no DRY_RUN=no
   while [ $# -gt 0 ]; do
     option=$1 value=''
     shift
@@ -82,6 +83,7 @@ take_option() {
   case $1 in
     --no-start) START=no ;;
     --headless) HEADLESS=yes ;;
+    --vision) VISION=yes ;;
     --prefix) PREFIX=$(absolute "$2") ;;
     --python) PYTHON=$2 ;;
     --rollback) ACTION=rollback ;;
@@ -285,13 +287,24 @@ install() {
   finish
 }
 
+# Whether the release that is switched on reads images.
+has_vision() {
+  for package in "$CURRENT"/lib/python3*/site-packages/mlx_vlm; do
+    [ ! -d "$package" ] || return 0
+  done
+  return 1
+}
+
 name_release() {
-  digest=$("$PYTHON" -I - "$SOURCE" "$LOCK" <<'PYTHON'
+  ! has_vision || VISION=yes
+  set -- "$SOURCE" "$LOCK"
+  [ "$VISION" = no ] || set -- "$@" "$SOURCE/locks/vision.txt"
+  digest=$("$PYTHON" -I - "$@" <<'PYTHON'
 import hashlib, pathlib, sys
 
-source, lock = map(pathlib.Path, sys.argv[1:])
+source, *locks = map(pathlib.Path, sys.argv[1:])
 rooms = ("proto/swiftlm_proto", "engine/swiftlm_engine", "daemon/swiftlmd", "ctl/swiftlmctl")
-files = [source / "pyproject.toml", lock]
+files = [source / "pyproject.toml", *locks]
 for room in rooms:
     files += (f for f in (source / room).rglob("*") if f.is_file() and "__pycache__" not in f.parts)
 total = hashlib.sha256(sys.version.encode())
@@ -387,6 +400,10 @@ build() {
   # The short step that can fail comes before the long one.
   build_wheel
   pip install --require-hashes -r "$LOCK" || build_failed "the dependencies"
+  if [ "$VISION" = yes ]; then
+    pip install --require-hashes --no-deps -r "$SOURCE/locks/vision.txt" ||
+      build_failed "the packages for images"
+  fi
   pip install --no-deps --no-index "$TOOLS"/swiftlm-*.whl || build_failed "swiftlm"
   rm -rf "$TOOLS"
   self_check

@@ -61,6 +61,23 @@ def test_everything_pip_installs_is_hashed_and_the_project_comes_alone(make_box:
     for call in calls:
         assert "--require-hashes" in call or {"--no-deps"} <= set(call)
     assert any("linux-cpu.txt" in word for call in calls for word in call)
+    assert not any("vision.txt" in word for call in calls for word in call)
+
+
+def test_the_packages_for_images_are_asked_for_once_and_kept(make_box: MakeBox) -> None:
+    box = make_box("none")
+
+    def asked() -> int:
+        return sum("vision.txt" in word for call in box.pip_calls() for word in call)
+
+    assert box.install("--no-start", "--vision").returncode == 10
+    assert asked() == 1
+    packages = box.app / "current" / "lib" / "python3.12" / "site-packages"
+    (packages / "mlx_vlm").mkdir(parents=True)  # what pip, which is a fake here, would have made
+    box.version("0.2.0")
+    box.install("--no-start")
+    assert box.current() == "0.2.0"
+    assert asked() == 2
 
 
 def test_mac_gets_the_metal_lock_and_a_launch_agent(make_box: MakeBox) -> None:
