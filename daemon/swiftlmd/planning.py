@@ -27,6 +27,7 @@ from swiftlm_engine.brain.plan import (
     make_plan,
     parse_budget,
 )
+from swiftlm_engine.brain.plan.share import Split
 from swiftlm_proto import messages as m
 from swiftlm_proto.layers import ALL_LAYERS
 from swiftlm_proto.paths import Paths
@@ -117,7 +118,9 @@ class BrainPlanner:
         hosts = self._survey.hosts(settings, model.name, facts.fingerprint, limits)
         if len(hosts) < 2:
             return None
-        way = best_way(facts, plan_request(settings, limits, force=force), hosts)
+        asked = settings.engine_cluster_split
+        split = None if asked == "auto" else Split(asked)
+        way = best_way(facts, plan_request(settings, limits, force=force), hosts, split)
         if not way.ranks:
             message = f"model '{model.name}' cannot be split over {len(hosts)} hosts"
             raise ServiceError(Kind.UNSUPPORTED, f"{message}: {way.obstacle}")

@@ -34,6 +34,8 @@ def group_arguments(
         "lost_after_s": settings.cluster_lost_after,
         "agents": dict(settings.cluster_agents),
     }
+    if settings.engine_cluster_split != "auto":
+        group["split"] = settings.engine_cluster_split
     if placed is not None:
         group |= {"split": placed.split, "fingerprint": placed.fingerprint}
         group["memory_bytes"] = list(placed.weight_bytes)

@@ -21,6 +21,7 @@ from swiftlm_engine.brain.plan import (
     PlanRequest,
     Range,
     Toggle,
+    best_way,
     group_report,
     make_group_plan,
     prior_speed,
@@ -134,6 +135,14 @@ def test_unequal_hosts_form_a_pipeline_by_their_memory(dense: ModelFacts) -> Non
     assert second["first_layer"] == first["last_layer"] + 1
     assert second["weight_bytes"] > 1.5 * first["weight_bytes"]
     assert "tensor is not possible" in report["reason"]
+
+
+def test_the_split_that_is_asked_for_is_taken_or_named_as_impossible(dense: ModelFacts) -> None:
+    hosts = [host("a", 16, None), host("b", 16)]
+    assert best_way(dense, FIXED, hosts).split is Split.TENSOR
+    assert best_way(dense, FIXED, hosts, Split.PIPELINE).split is Split.PIPELINE
+    three = best_way(dense, FIXED, [*hosts, host("c", 16)], Split.TENSOR)
+    assert (three.fits, three.obstacle) == (False, "32 attention heads do not divide by 3")
 
 
 def test_heads_that_do_not_divide_are_said_to_be_the_obstacle(dense: ModelFacts) -> None:

@@ -97,11 +97,19 @@ def make_group_plan(
     return GroupPlan(tuple(hosts), alone, ways, way)
 
 
-def best_way(facts: ModelFacts, request: PlanRequest, hosts: Sequence[GroupHost]) -> Way:
-    """Over exactly these hosts. What fits before what does not, and what is short of memory before
-    what no memory would help; of two that fit the one that decodes faster."""
+def best_way(
+    facts: ModelFacts,
+    request: PlanRequest,
+    hosts: Sequence[GroupHost],
+    split: Split | None = None,
+) -> Way:
+    """Over exactly these hosts, cut as asked. Else what fits before what does not, and what is
+    short of memory before what no memory would help; of two that fit the one that decodes faster.
+    """
     request = _group_request(facts, request, hosts[0].machine)
     tensor, pipeline = _tensor(facts, request, hosts), _pipeline(facts, request, hosts)
+    if split is not None:
+        return tensor if split is Split.TENSOR else pipeline
     if not tensor.ranks and not pipeline.ranks:
         return replace(pipeline, obstacle=f"{tensor.obstacle}; {pipeline.obstacle}")
     return max((tensor, pipeline), key=lambda way: (way.fits, bool(way.ranks), way.decode))
