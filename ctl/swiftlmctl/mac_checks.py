@@ -109,6 +109,11 @@ CHECKS: tuple[MacCheck, ...] = (
         "swiftlmd join --listen ADDRESS there; swiftlmctl cluster add, check, plan, load here",
     ),
     MacCheck(
+        "HTTPS for the local network",
+        "a phone that trusts the authority opens and installs the page without a warning",
+        "swiftlmctl config set http.tls auto; Settings, Network, Show a code",
+    ),
+    MacCheck(
         "upgrade while running",
         "the new version answers; a broken one is rolled back with code 70",
         "sh install.sh of a newer checkout",
