@@ -84,6 +84,7 @@ class EngineHarness:
                 continue
             for event in events:
                 answers[event.request_id, event.index].take(event)
+        self.mlx.call(lambda: None).result(60)  # clients hear of the end first: wait for the rest
         return dict(answers)
 
     def run(self, *jobs: GenerateJob) -> list[Answer]:

@@ -24,10 +24,15 @@ from swiftlm_engine.parent import exit_with_parent
 from swiftlm_proto.exit_codes import EngineExit
 from swiftlm_proto.version import version
 
+# The step loop gives the interpreter's lock away whenever MLX computes. To get it back it must not
+# wait for Python's usual 5 ms, in which a GPU runs a whole step, while the other thread sends.
+_SWITCH_S = 0.0005
+
 
 def main() -> None:
     arguments = _arguments()
     faulthandler.enable()
+    sys.setswitchinterval(_SWITCH_S)
     logging.basicConfig(
         level=arguments.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",

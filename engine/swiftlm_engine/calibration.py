@@ -201,7 +201,7 @@ class _Batches:
     def run(self, width: int, caches: list[Caches], depth: int) -> Iterator[str]:
         batch = DecodeBatch(self._subject.model, self._subject.stream)
         for index, held in enumerate(caches):
-            batch.add(self._row(index), held)
+            batch.add([self._row(index)], [held])
         times = []
         for _ in range(_WARM_UP_STEPS + _STEPS):
             started = self._clock()

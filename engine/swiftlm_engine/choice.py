@@ -117,7 +117,7 @@ class Choice:
         first = sequence.first_token_at
         decode_s = 0.0 if first is None else now - first
         prefilled = sequence.prefilled - sequence.cached
-        decoded = max(0, len(sequence.output_ids) - 1)
+        decoded = max(0, self._num_taken - 1)
         return Timings(
             queue_s=(sequence.started_at or now) - sequence.arrived_at,
             prefill_s=sequence.prefill_s,

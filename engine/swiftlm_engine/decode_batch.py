@@ -97,26 +97,26 @@ class DecodeBatch:
     def caches_nbytes(self) -> int:
         return sum(c.nbytes for caches in self.all_caches() for c in caches)
 
-    def add(self, row: Row, caches: Caches) -> None:
-        """Takes over the caches, which hold all but the last prompt token."""
-        first = mx.array(row.sequence.prefill_ids[-1:], dtype=mx.int32)
+    def add(self, rows: list[Row], caches: list[Caches]) -> None:
+        """Takes over each row's caches, which hold all but its last prompt token."""
+        first = mx.array([row.sequence.prefill_ids[-1] for row in rows], dtype=mx.int32)
         self._inputs = first if self._inputs is None else mx.concatenate([self._inputs, first])
-        self._caches.add(caches)
-        self._rows.append(row)
+        self._caches.extend(caches)
+        self._rows += rows
 
-    def remove(self, row: Row) -> Caches:
-        """Takes a row out and returns its caches, for single use again."""
-        at = self._rows.index(row)
-        keep = [i for i in range(len(self._rows)) if i != at]
-        caches = self._caches.remove(at)
-        del self._rows[at]
+    def remove(self, rows: list[Row]) -> list[Caches]:
+        """Takes rows out and returns the caches of each, for single use again."""
+        ats = [self._rows.index(row) for row in rows]
+        keep = [i for i in range(len(self._rows)) if i not in ats]
+        caches = self._caches.remove_all(ats)
+        self._rows = [self._rows[i] for i in keep]
         assert self._inputs is not None
         self._inputs = self._inputs[mx.array(keep)] if keep else None
         return caches
 
     def preempt(self, row: Row) -> Caches:
         """Takes a row out so that it can be added again and go on as if nothing had happened."""
-        caches = self.remove(row)
+        [caches] = self.remove([row])
         if not row.fresh:
             row.sampling.rewind()
         row.fresh, row.num_read, row.logprobs = True, 0, None

@@ -27,7 +27,7 @@ from swiftlm_engine.generation import (
     Started,
 )
 from swiftlm_engine.prepare import Prepared
-from swiftlm_engine.runner import Runner
+from swiftlm_engine.runner import RowEnd, Runner
 
 log = logging.getLogger(__name__)
 
@@ -130,8 +130,6 @@ class Engine:
             return
         self.scheduler.apply(plan, result)
         self.counters.steps += 1
-        for sequence, reason in result.finished:
-            self._end(sequence, reason)
 
     def _run(self, plan: StepPlan) -> StepResult:
         self._start_decoding(plan)
@@ -151,14 +149,15 @@ class Engine:
 
     def _start_decoding(self, plan: StepPlan) -> None:
         rows = {row.sequence.key for row in self.runner.batch.rows}
-        for sequence in plan.decode:
-            if sequence.key not in rows:
-                if not sequence.output_ids:
-                    self._announce(sequence)
-                self.runner.start_decode(self._choices[sequence.key].row)
+        new = [sequence for sequence in plan.decode if sequence.key not in rows]
+        for sequence in new:
+            if not sequence.output_ids:
+                self._announce(sequence)
+        if new:
+            self.runner.start_decode([self._choices[sequence.key].row for sequence in new])
 
     def _decode(self) -> tuple[list[tuple[Sequence, FinishReason]], int]:
-        """One decode step; tells clients their news and takes finished rows out."""
+        """One decode step; tells clients their news, ends included, and takes those rows out."""
         tokens = self.runner.decode()
         events: list[Event] = []
         finished: list[tuple[Sequence, FinishReason]] = []
@@ -178,9 +177,8 @@ class Engine:
         self._decoded.count(len(tokens), now)
         if events:
             self._emit(events)
-        for sequence, reason in finished:
-            keep = reason is not FinishReason.ERROR
-            self.runner.close(sequence, keep=keep, overrun=overrun[sequence.key])
+        if finished:
+            self._end(finished, overrun)
         return finished, len(tokens)
 
     def _take(self, choice: Choice, token: RowToken) -> list[Event]:
@@ -226,15 +224,26 @@ class Engine:
 
     # -- ends
 
-    def _end(self, sequence: Sequence, reason: FinishReason) -> None:
-        choice = self._choices.pop(sequence.key)
-        self._forget(sequence.request_id)
-        if reason is FinishReason.ERROR:
-            self.counters.failed += 1
-            fault = EngineFault(FaultKind.INTERNAL, "the reply could not be parsed; see the log")
-            self._emit([failure(sequence.request_id, sequence.index, fault)])
-        else:
-            self._emit(choice.close(reason, self._clock()))
+    def _end(
+        self, finished: list[tuple[Sequence, FinishReason]], overrun: Counter[tuple[str, int]]
+    ) -> None:
+        """Clients first: keeping what was computed takes as long as a step."""
+        ends = []
+        for sequence, reason in finished:
+            choice = self._choices.pop(sequence.key)
+            self._emit(self._last_words(choice, reason))
+            keep = reason is not FinishReason.ERROR
+            ends.append(RowEnd(choice.row, keep, overrun[sequence.key]))
+        self.runner.close_rows(ends)
+        for sequence, _ in finished:
+            self._forget(sequence.request_id)
+
+    def _last_words(self, choice: Choice, reason: FinishReason) -> list[Event]:
+        if reason is not FinishReason.ERROR:
+            return choice.close(reason, self._clock())
+        self.counters.failed += 1
+        fault = EngineFault(FaultKind.INTERNAL, "the reply could not be parsed; see the log")
+        return [failure(choice.sequence.request_id, choice.sequence.index, fault)]
 
     def _leave(self, sequence: Sequence) -> None:
         """Aborted or overdue: the scheduler has let it go already."""

@@ -32,28 +32,37 @@ class RowCaches:
         return [self._merged, *self._separate]
 
     def add(self, caches: Caches) -> None:
-        self._mergeable = self._mergeable and all(hasattr(c, "merge") for c in caches)
+        self.extend([caches])
+
+    def extend(self, rows: list[Caches]) -> None:
+        """Adds several rows for the price of one: joining copies what is there already."""
+        self._mergeable = self._mergeable and all(hasattr(c, "merge") for row in rows for c in row)
         if not self._mergeable:
             self._split_up()
-            self._separate.append(caches)
-        elif not self._num_rows:
-            self._merged = caches
+            self._separate += rows
+        elif self._num_rows + len(rows) == 1:
+            self._merged = rows[0]
         else:
-            self._join(caches)
-        self._num_rows += 1
+            self._join(rows)
+        self._num_rows += len(rows)
 
     def remove(self, at: int) -> Caches:
-        """The row's caches, for single use again."""
+        return self.remove_all([at])[0]
+
+    def remove_all(self, ats: list[int]) -> list[Caches]:
+        """The rows' caches, for single use again."""
+        keep = [i for i in range(self._num_rows) if i not in ats]
         if self._separate:
-            caches = self._separate.pop(at)
+            removed = [self._separate[at] for at in ats]
+            self._separate = [self._separate[i] for i in keep]
         elif self._num_rows == 1:
-            caches, self._merged = self._merged, []
+            removed, self._merged = [self._merged], []
         else:
-            caches = [c.extract(at) for c in self._merged]
-            mx.eval([c.state for c in caches if not c.empty()])
-            self._keep_rows([i for i in range(self._num_rows) if i != at])
-        self._num_rows -= 1
-        return caches
+            removed = [[c.extract(at) for c in self._merged] for at in ats]
+            mx.eval([c.state for caches in removed for c in caches if not c.empty()])
+            self._keep_rows(keep)
+        self._num_rows = len(keep)
+        return removed
 
     def clear(self) -> None:
         self._num_rows, self._merged, self._separate = 0, [], []
@@ -69,16 +78,19 @@ class RowCaches:
             ]
         )
 
-    def _join(self, caches: Caches) -> None:
-        if self._num_rows == 1:
-            both = zip(self._merged, caches, strict=True)
-            self._merged = [type(a).merge([a, b]) for a, b in both]
-        else:
-            for merged, single in zip(self._merged, caches, strict=True):
-                merged.extend(type(single).merge([single]))
+    def _join(self, rows: list[Caches]) -> None:
+        if self._num_rows > 1:
+            for merged, *singles in zip(self._merged, *rows, strict=True):
+                merged.extend(type(singles[0]).merge(singles))
+            return
+        alone = [self._merged] if self._num_rows else []
+        layers = zip(*alone, *rows, strict=True)
+        self._merged = [type(layer[0]).merge(list(layer)) for layer in layers]
 
     def _keep_rows(self, keep: list[int]) -> None:
-        if len(keep) == 1:
+        if not keep:
+            self._merged = []
+        elif len(keep) == 1:
             self._merged = [c.extract(keep[0]) for c in self._merged]
         else:
             for cache in self._merged:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as Sequence_
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -34,6 +35,16 @@ READ_SLICE_S = 0.1
 CLEAR_ABOVE_TOKENS = 256
 # Up to this history, a pass over the weights costs more than copying the KV in and out of it.
 SHARE_UP_TO_TOKENS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class RowEnd:
+    """A decoding sequence that ends: whether its KV is worth keeping, and how many tokens at its
+    end are no part of the text."""
+
+    row: Row
+    keep: bool
+    overrun: int = 0
 
 
 class Runner:
@@ -205,10 +216,11 @@ class Runner:
             self.scores.add(sequence, start, logits)
             mx.eval([c.state for c in caches])
 
-    def start_decode(self, row: Row) -> None:
-        """Moves a prefilled sequence into the decode batch."""
-        self._peers.join(row.sequence.key)
-        self.batch.add(row, self._prefilling.pop(row.sequence.key))
+    def start_decode(self, rows: list[Row]) -> None:
+        """Moves prefilled sequences into the decode batch."""
+        for row in rows:
+            self._peers.join(row.sequence.key)
+        self.batch.add(rows, [self._prefilling.pop(row.sequence.key) for row in rows])
 
     def decode(self) -> list[RowToken]:
         if self.images is None or not self._prompt_images:
@@ -223,7 +235,21 @@ class Runner:
         `overrun` tokens at its end are no part of the text (a checked pass went too far).
         """
         self._give_up_search(sequence)
-        caches = self._take(sequence)
+        self._let_go(sequence, self._take(sequence), keep=keep, overrun=overrun)
+
+    def close_rows(self, ends: Sequence_[RowEnd]) -> None:
+        """Takes decoding sequences out that end in the same step."""
+        if self.is_split:  # other ranks keep a prefix of the sequence that left last
+            for end in ends:
+                self.close(end.row.sequence, keep=end.keep, overrun=end.overrun)
+            return
+        removed = self.batch.remove([end.row for end in ends])
+        for end, caches in zip(ends, removed, strict=True):
+            self._let_go(end.row.sequence, caches, keep=end.keep, overrun=end.overrun)
+
+    def _let_go(
+        self, sequence: Sequence, caches: Caches | None, *, keep: bool, overrun: int
+    ) -> None:
         if overrun and caches is not None:
             del sequence.output_ids[-overrun:]
             for cache in caches:
@@ -278,7 +304,7 @@ class Runner:
         for row in self.batch.rows:
             if row.sequence is sequence:
                 self._peers.drop(sequence.key)
-                return self.batch.remove(row)
+                return self.batch.remove([row])[0]
         return None
 
     def _checkpoint(self, chunk: Chunk) -> None:
