@@ -71,13 +71,21 @@ def weights_identity(folder: Path, dtype: str, device: Device) -> str:
 
 def speed_gain(options: EngineOptions, facts: ModelFacts, device: Device) -> float:
     """How many times faster decoding is over compressed KV once the context is full, if that is
-    worth having; else 0. Measured in a moment on one layer; only GPUs have kernels for it."""
-    tokens = min(options.context or facts.max_context or 0, _MOST_TOKENS)
-    if device is Device.CPU or not tokens or not facts.compressed_layers(KvFormat(DEFAULT.name)):
+    worth having; else 0. Measured in a moment on one layer; only GPUs have kernels for it.
+
+    Most requests are short and decode side by side: what only pays at full context makes those
+    slower, and is left to whoever asks for it by name.
+    """
+    full = min(options.context or facts.max_context or 0, _MOST_TOKENS)
+    if device is Device.CPU or not full or not facts.compressed_layers(KvFormat(DEFAULT.name)):
         return 0.0
-    ratio = decode_ratio(_attention_shape(facts), DEFAULT, tokens, default_backend())
-    log.info("attention over compressed kv is %.2f x as fast at %d tokens", ratio, tokens)
-    return ratio if ratio >= _WORTH_IT else 0.0
+    shape = _attention_shape(facts)
+    for tokens, wanted in ((min(_LEAST_TOKENS, full), 1.0), (full, _WORTH_IT)):
+        ratio = decode_ratio(shape, DEFAULT, tokens, default_backend())
+        log.info("attention over compressed kv is %.2f x as fast at %d tokens", ratio, tokens)
+        if ratio < wanted:
+            return 0.0
+    return ratio
 
 
 def threshold_tokens(context: int, facts: ModelFacts, device: Device) -> int:

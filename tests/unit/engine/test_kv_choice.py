@@ -131,6 +131,13 @@ def test_auto_compresses_where_calibration_says_it_is_faster(loaded, monkeypatch
     assert choose(loaded, "fp16", Device.METAL, kv_auto=True).kv is KvFormat.FP16
 
 
+def test_auto_does_not_slow_short_requests_down_for_the_sake_of_long_ones(loaded, monkeypatch):
+    accept_all(monkeypatch)
+    measured = iter([0.9, 1.8])  # short, full context
+    monkeypatch.setattr(kv_check, "decode_ratio", lambda *_: next(measured))
+    assert choose(loaded, "fp16", Device.METAL, kv_auto=True).kv is KvFormat.FP16
+
+
 def test_calibration_is_the_ratio_of_both_times():
     ticks = iter([0.0, 3.0] * 5 + [0.0, 1.5] * 5)
     shape = AttentionShape(4, 2, 64)
