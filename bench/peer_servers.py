@@ -46,6 +46,7 @@ def llama_cpp(file: Path) -> Iterator[Server]:
     )
     command = [python, "-m", "llama_cpp.server", "--model", str(dense)]
     command += ["--n_ctx", str(_CONTEXT), "--n_threads", str(os.cpu_count()), "--verbose", "false"]
+    command += ["--interrupt_requests", "false"]  # else a second client ends the first one's answer
     environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LD_PRELOAD")}
     with _serving("llama.cpp server", command, environ, str(dense), "/v1/models") as server:
         yield server
