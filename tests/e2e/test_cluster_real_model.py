@@ -24,7 +24,7 @@ async def texts(engine, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("split", "size"), [("pipeline", 4), ("pipeline", 2), ("tensor", 3)])
 async def test_a_real_model_over_several_ranks_says_what_it_says_on_one(
     tmp_path, room_path, smollm2, split, size
