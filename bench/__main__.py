@@ -30,9 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--model", type=Path, help="a folder; SmolLM2-135M, dense, if not given")
-    parser.add_argument(
-        "--tokens", type=int, help="per answer, in most benchmarks"
-    )
+    parser.add_argument("--tokens", type=int, help="per answer, in most benchmarks")
     parser.add_argument("--out", type=Path, default=Path(".cache/bench"))
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(NAMES):
