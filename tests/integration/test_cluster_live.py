@@ -15,9 +15,9 @@ from swiftlm_proto import messages as m
 
 GROUP = {
     "cluster_hosts": "localhost,localhost",
-    "cluster_lost_after": 2,
+    "cluster_lost_after": 15,
     "engine_cluster": "true",
-    "engine_stall": 5,
+    "engine_stall": 60,
 }
 
 
