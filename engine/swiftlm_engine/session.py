@@ -14,7 +14,8 @@ import mlx.core as mx
 from swiftlm_engine import sanity
 from swiftlm_engine.brain.facts import ModelFacts as FolderFacts
 from swiftlm_engine.brain.facts import ModelFilesError, read_model
-from swiftlm_engine.brain.scheduler import BudgetGate, Gate, Limits, OpenGate, Scheduler
+from swiftlm_engine.brain.gate import BudgetGate, Gate, OpenGate
+from swiftlm_engine.brain.scheduler import Limits, Scheduler
 from swiftlm_engine.calibration import Subject
 from swiftlm_engine.choices import ChoiceFactory
 from swiftlm_engine.cluster.leader import Leader

@@ -6,7 +6,8 @@
 3. A slice is `slice_s`, or the time of two decode steps where those take longer. It holds one
    chunk of a long prompt or several short prompts whole, by the measured rates: decoding clients
    never wait longer for other people's prompts, a short prompt overtakes a long one between two
-   chunks, and short ones that came together start decoding together.
+   chunks, and short ones that came together start decoding together. As long as nobody has read
+   a token yet, short ones may take `BURST_S`: a burst starts in one pass or two.
 4. The next chunk goes to the sequence with the lowest score: tokens left to prefill, minus
    `ageing` times the tokens that could have been prefilled while it waited. Short ones overtake;
    nobody starves.
@@ -23,8 +24,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
+from swiftlm_engine.brain.gate import Gate, OpenGate
 from swiftlm_engine.brain.rates import Rate
 from swiftlm_engine.brain.sequence import FinishReason, Phase, Sequence
 
@@ -32,6 +33,9 @@ from swiftlm_engine.brain.sequence import FinishReason, Phase, Sequence
 CHUNK_GRAIN = 16
 # Prompts (or what a prefix hit left of them) up to this length go through the model together.
 SHORT_TOKENS = 64
+# How long the first of a burst may wait for its first token while the others are prefilled: every
+# step before they join is one at a small width, and costs nearly as much as one at the full width.
+BURST_S = 1.0
 
 
 class QueueFull(Exception):
@@ -43,42 +47,7 @@ class QueueFull(Exception):
         self.retry_after_s = retry_after_s
 
 
-class Gate(Protocol):
-    """Admission by memory. `grant` reserves and says whether it could; `release` gives back."""
-
-    def grant(self, kv_bytes: int) -> bool: ...
-
-    def release(self, kv_bytes: int) -> None: ...
-
-
 Price = Callable[[int, int], int]  # KV bytes for so many prompt and new tokens
-
-
-class OpenGate:
-    """Grants everything: no budget was set."""
-
-    def grant(self, kv_bytes: int) -> bool:
-        return True
-
-    def release(self, kv_bytes: int) -> None:
-        return None
-
-
-class BudgetGate:
-    """Grants until the sum of reservations reaches the budget."""
-
-    def __init__(self, budget_bytes: int) -> None:
-        self.budget_bytes = budget_bytes
-        self.reserved_bytes = 0
-
-    def grant(self, kv_bytes: int) -> bool:
-        if self.reserved_bytes + kv_bytes > self.budget_bytes:
-            return False
-        self.reserved_bytes += kv_bytes
-        return True
-
-    def release(self, kv_bytes: int) -> None:
-        self.reserved_bytes -= kv_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +267,7 @@ class Scheduler:
         now = self._clock()
         chunks: list[Chunk] = []
         left_s = self._slice_s()
+        short_left_s = left_s if self._is_read() else max(left_s, BURST_S)
         started = [s for s in self._running if s.phase is Phase.PREFILLING]
         for sequence in sorted([*started, *self._waiting], key=lambda s: self._score(s, now)):
             if not sequence.is_open and any(_will_share(chunk, sequence) for chunk in chunks):
@@ -310,14 +280,21 @@ class Scheduler:
                 continue
             count = min(self._chunk_tokens(left_s), sequence.next_boundary() - sequence.prefilled)
             if sequence.remaining_prefill <= SHORT_TOKENS:
-                if chunks and left_s < self._pass_s(sequence.remaining_prefill) / 2:
+                if chunks and short_left_s < self._pass_s(sequence.remaining_prefill) / 2:
                     break
                 count = sequence.next_boundary() - sequence.prefilled  # two passes would cost more
+            elif left_s <= 0:
+                break
             chunks.append(Chunk(sequence, sequence.prefilled, count))
-            left_s -= self._chunk_s(chunks)
-            if left_s <= 0:
+            cost_s = self._chunk_s(chunks)
+            left_s, short_left_s = left_s - cost_s, short_left_s - cost_s
+            if short_left_s <= 0:
                 break
         return tuple(chunks)
+
+    def _is_read(self) -> bool:
+        """Somebody has a part of an answer and waits for the next."""
+        return any(s.phase is Phase.DECODING and s.output_ids for s in self._running)
 
     def _slice_s(self) -> float:
         """How long decoding sequences may wait for prompts in this step."""

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swiftlm_engine.brain.gate import BudgetGate
 from swiftlm_engine.brain.scheduler import (
-    BudgetGate,
     Limits,
     QueueFull,
     Scheduler,
@@ -146,6 +146,18 @@ def test_short_prompts_that_come_together_start_decoding_together():
     scheduler.add([sequence(f"s{i}", 20, max_tokens=10, first_id=i * 100) for i in range(8)])
     assert len(m.step().chunks) == 8
     assert len(m.step().decode) == 8
+
+
+@pytest.mark.parametrize(("read", "num_chunks"), [(False, 10), (True, 3)])
+def test_a_burst_starts_at_once_unless_somebody_reads_an_answer(read, num_chunks):
+    m, scheduler, clock = machine(parallel=16)
+    m.rate = 200.0  # a quarter of a second is enough for two or three of the prompts below
+    scheduler.add([sequence("first", 60, max_tokens=100, first_id=5000)])
+    m.step()
+    if read:
+        m.step()
+    scheduler.add([sequence(f"s{i}", 20, now=clock.now, first_id=i * 100) for i in range(1, 16)])
+    assert len(scheduler.plan().chunks) == pytest.approx(num_chunks, abs=1)
 
 
 def test_prompts_with_a_common_beginning_let_the_first_fill_the_cache():
