@@ -106,8 +106,8 @@ class Engine:
         self.counters.requests += 1
         uncached = job.no_cache or job.scores_prompt  # a prefix from the cache has no logits
         self.runner.set_salt(job.request_id, None if uncached else job.cache_salt.encode())
-        if job.echo and job.top_logprobs is not None:
-            self.runner.scores.ask(job.request_id, job.top_logprobs)
+        if job.scores_prompt:
+            self.runner.scores.ask(job.request_id, job.top_logprobs or 0)
         self.runner.set_images(job.request_id, prepared.prompt.images)
         for choice in choices:
             self._choices[choice.sequence.key] = choice
@@ -175,10 +175,13 @@ class Engine:
                 finished.append((choice.sequence, choice.ended))
         self.counters.completion_tokens += len(tokens)
         self._decoded.count(len(tokens), now)
-        if events:
+        ended = [(self._choices.pop(sequence.key), reason) for sequence, reason in finished]
+        for choice, reason in ended:
+            events += self._last_words(choice, reason)
+        if events:  # one message for all that a step has to tell
             self._emit(events)
-        if finished:
-            self._end(finished, overrun)
+        if ended:  # after that: keeping what was computed takes as long as a step
+            self._take_out(ended, overrun)
         return finished, len(tokens)
 
     def _take(self, choice: Choice, token: RowToken) -> list[Event]:
@@ -224,19 +227,17 @@ class Engine:
 
     # -- ends
 
-    def _end(
-        self, finished: list[tuple[Sequence, FinishReason]], overrun: Counter[tuple[str, int]]
+    def _take_out(
+        self, ended: list[tuple[Choice, FinishReason]], overrun: Counter[tuple[str, int]]
     ) -> None:
-        """Clients first: keeping what was computed takes as long as a step."""
-        ends = []
-        for sequence, reason in finished:
-            choice = self._choices.pop(sequence.key)
-            self._emit(self._last_words(choice, reason))
-            keep = reason is not FinishReason.ERROR
-            ends.append(RowEnd(choice.row, keep, overrun[sequence.key]))
-        self.runner.close_rows(ends)
-        for sequence, _ in finished:
-            self._forget(sequence.request_id)
+        self.runner.close_rows(
+            [
+                RowEnd(choice.row, reason is not FinishReason.ERROR, overrun[choice.sequence.key])
+                for choice, reason in ended
+            ]
+        )
+        for choice, _ in ended:
+            self._forget(choice.sequence.request_id)
 
     def _last_words(self, choice: Choice, reason: FinishReason) -> list[Event]:
         if reason is not FinishReason.ERROR:

@@ -201,8 +201,8 @@ def _assemble(
     )
     if kv.facts.vision and images.refusal:
         weights = replace(weights, notes=(*weights.notes, images.refusal))
-    facts = _facts(options, device, weights, kv, context, vocab_size, limits)
-    facts = replace(facts, vision=images.reader is not None)
+    vision = images.reader is not None
+    facts = _facts(options, device, weights, kv, context, vocab_size, limits, vision)
     embedder = Embedder(weights.model, stream)
     watcher = None
     if weights.streaming is not None:
@@ -266,6 +266,7 @@ def _facts(
     context: int,
     vocab_size: int,
     limits: Limits,
+    vision: bool,
 ) -> ModelFacts:
     return ModelFacts(
         options.model,
@@ -283,6 +284,7 @@ def _facts(
         kv.facts.fingerprint,
         (*weights.notes, *kv.notes, *_streaming_notes(options, weights.streaming)),
         kv.report(),
+        vision,
     )
 
 

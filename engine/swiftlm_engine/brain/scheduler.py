@@ -278,13 +278,14 @@ class Scheduler:
                 continue
             if sequence.phase is Phase.DECODING:  # its whole prompt was cached
                 continue
-            count = min(self._chunk_tokens(left_s), sequence.next_boundary() - sequence.prefilled)
-            if sequence.remaining_prefill <= SHORT_TOKENS:
+            count = sequence.next_boundary() - sequence.prefilled
+            if sequence.remaining_prefill <= SHORT_TOKENS:  # whole: two passes would cost more
                 if chunks and short_left_s < self._pass_s(sequence.remaining_prefill) / 2:
                     break
-                count = sequence.next_boundary() - sequence.prefilled  # two passes would cost more
             elif left_s <= 0:
                 break
+            else:
+                count = min(count, self._chunk_tokens(left_s))
             chunks.append(Chunk(sequence, sequence.prefilled, count))
             cost_s = self._chunk_s(chunks)
             left_s, short_left_s = left_s - cost_s, short_left_s - cost_s

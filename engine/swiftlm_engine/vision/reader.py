@@ -28,6 +28,8 @@ class ImageReader:
         self.family = family
         self.num_encoded = 0
         self._embed_tokens = embed_tokens
+        weights = tree_flatten(family.tower.parameters())
+        self._tower_nbytes = sum(array.nbytes for _, array in weights)
         # KV on disk outlives an upgrade that may prepare or encode pictures otherwise.
         self._versions = f"{version('mlx-vlm')} {version('pillow')}".encode()[:64]
         self._features: OrderedDict[bytes, mx.array] = OrderedDict()  # by digest
@@ -35,8 +37,7 @@ class ImageReader:
     @property
     def nbytes(self) -> int:
         """Of the tower's weights, and of what it has made of the pictures used last."""
-        weights = tree_flatten(self.family.tower.parameters())
-        return sum(array.nbytes for _, array in weights) + self._held()
+        return self._tower_nbytes + self._held()
 
     def prepare(self, chat: Chat) -> tuple[PreparedImage, ...]:
         """Every image of the conversation, in order. Raises `EngineFault` naming the image."""
