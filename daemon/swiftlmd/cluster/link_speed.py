@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from swiftlm_engine.brain.calibration import Spread
 from swiftlm_engine.brain.plan import LinkSpeed, Range
 from swiftlm_engine.cluster.link import Link
 
@@ -20,13 +21,6 @@ _MAX_FRAMES = 256
 _MAX_ROUNDS = 100
 _PINGS = 21
 _ROUND_S = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    low: float
-    median: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,4 +80,4 @@ def _echoes(
 def _spread(values: list[float]) -> Spread:
     """Without the outermost tenth on either side: one hiccup of a machine is not its link."""
     ordered, cut = sorted(values), len(values) // 10
-    return Spread(ordered[cut], statistics.median(ordered), ordered[-1 - cut])
+    return Spread.of(ordered[cut : len(ordered) - cut])

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from swiftlm_engine.brain.calibration import Spread
 from swiftlm_engine.brain.plan import LinkSpeed, MachineLimits, Range
 from swiftlm_engine.cluster.link import LinkLost
 from swiftlm_proto import messages as m
 from swiftlmd.cluster.checks import Check, Problem
 from swiftlmd.cluster.hosts import Host, Hosts, with_port
-from swiftlmd.cluster.link_speed import LinkMeasure, Spread
+from swiftlmd.cluster.link_speed import LinkMeasure
 from swiftlmd.cluster.report import HostReport, from_message, to_message
 from swiftlmd.cluster.survey import Survey
 from swiftlmd.config.live import LiveConfiguration
@@ -22,7 +23,7 @@ from swiftlmd.faults import ServiceError
 
 GB = 10**9
 MACHINE = MachineLimits(ram_bytes=16 * GB, reclaimable_bytes=12 * GB)
-LINK = LinkMeasure(7, Spread(1e9, 2e9, 3e9), Spread(1e-5, 2e-5, 3e-5))
+LINK = LinkMeasure(7, Spread.of([1e9, 2e9, 3e9]), Spread.of([1e-5, 2e-5, 3e-5]))
 
 
 @pytest.fixture
