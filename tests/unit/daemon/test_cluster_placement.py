@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fakes import stored_model
 from model_headers import Quant, decoder, write_model
-from planned_models import mac
+from planned_models import DENSE_8B, mac
 
 from swiftlm_engine.brain.facts import read_model
 from swiftlm_engine.brain.plan import GroupHost, LinkSpeed, MachineLimits, Range
@@ -23,12 +23,6 @@ from swiftlmd.faults import ServiceError
 from swiftlmd.placement import Placement
 from swiftlmd.planning import BrainPlanner
 
-DENSE: dict[str, Any] = {
-    "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
-    "vocab_size": 128256, "max_position_embeddings": 131072, "tie_word_embeddings": False,
-    "quantization": {"group_size": 64, "bits": 4},
-}  # fmt: skip
 CABLE = LinkSpeed(Range(3e9, 4e9), Range(2e-5, 4e-5))
 GROUP = Settings(
     engine_cluster=True,
@@ -53,7 +47,7 @@ class FakeSurvey:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("dense"), DENSE, decoder(DENSE, Quant(4)))
+    return write_model(tmp_path_factory.mktemp("dense"), DENSE_8B, decoder(DENSE_8B, Quant(4)))
 
 
 async def place(
@@ -121,7 +115,7 @@ async def test_a_host_that_is_short_refuses_the_load_by_its_name(
 
 
 async def test_a_model_that_cannot_be_cut_is_refused_with_the_reason(tmp_path: Path) -> None:
-    config = {**DENSE, "model_type": "phi3"}
+    config = {**DENSE_8B, "model_type": "phi3"}
     other = write_model(tmp_path / "phi", config, decoder(config, Quant(4)))
     with pytest.raises(ServiceError, match=r"family phi3; studio has no room for any layer"):
         await place(tmp_path, other, mac(8, 0.1))

@@ -5,7 +5,6 @@ exceeds the budget unless forced; every model has at most one load under way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -20,13 +19,6 @@ from swiftlmd.config.settings import NEVER, Settings
 from swiftlmd.engines.process import EngineDied
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
 from swiftlmd.resident import State
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = make_world()
-    async with world.residency:
-        yield world
 
 
 async def test_ten_first_requests_at_once_load_a_model_once(world: World) -> None:

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import AsyncIterator
 
 import pytest
 from fakes import stored_model
-from residency_world import GB, World, make_world
+from residency_world import GB, World
 
 from swiftlmd.config.settings import Settings
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.resident import State
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = make_world()
-    async with world.residency:
-        yield world
 
 
 async def use_in_time(world: World, name: str) -> None:

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
 from fakes import settle, stored_model
-from residency_world import GB, World, make_world
+from residency_world import GB, World
 
 from swiftlmd.faults import Kind, ServiceError
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = make_world()
-    async with world.residency:
-        yield world
 
 
 async def test_a_leased_model_is_not_evicted_until_its_lease_ends(world: World) -> None:

@@ -11,31 +11,22 @@ from typing import Any
 
 import pytest
 from model_headers import Quant, decoder, write_model
+from planned_models import DENSE_8B, mac
 
 from swiftlm_engine.brain.facts import LayerKind, ModelFacts, Part, read_model
 from swiftlm_engine.brain.plan import (
-    Accelerator,
     GroupHost,
     LinkSpeed,
-    MachineLimits,
     PlanRequest,
     Range,
     Toggle,
     best_way,
     group_report,
     make_group_plan,
-    prior_speed,
 )
 from swiftlm_engine.brain.plan.obstacles import TENSOR_FAMILIES
 from swiftlm_engine.brain.plan.share import Share, Split, share_facts
 
-GIB = 2**30
-DENSE: dict[str, Any] = {
-    "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
-    "vocab_size": 128256, "max_position_embeddings": 131072, "tie_word_embeddings": False,
-    "quantization": {"group_size": 64, "bits": 4},
-}  # fmt: skip
 LATENT: dict[str, Any] = {
     "model_type": "deepseek_v3", "num_hidden_layers": 8, "hidden_size": 1024,
     "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 2048,
@@ -55,7 +46,7 @@ def facts_of(folder: Path, config: dict[str, Any], quant: Quant | None = None) -
 
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory: pytest.TempPathFactory) -> ModelFacts:
-    return facts_of(tmp_path_factory.mktemp("dense"), DENSE, Quant(4))
+    return facts_of(tmp_path_factory.mktemp("dense"), DENSE_8B, Quant(4))
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +55,7 @@ def latent(tmp_path_factory: pytest.TempPathFactory) -> ModelFacts:
 
 
 def host(name: str, gib: float, link: LinkSpeed | None = CABLE) -> GroupHost:
-    machine = MachineLimits(
-        ram_bytes=64 * GIB,
-        accelerator=Accelerator.METAL,
-        device_name="Apple M4",
-        working_set_bytes=int(gib * GIB),
-        speed=prior_speed("Apple M4", "metal"),
-    )
-    return GroupHost(name, machine, link)
+    return GroupHost(name, mac(64, gib), link)
 
 
 @pytest.mark.parametrize("name", ["dense", "latent"])

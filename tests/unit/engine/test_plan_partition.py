@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from model_headers import Quant, decoder, write_model
+from planned_models import DENSE_8B, GIB, mac
 
 from swiftlm_engine.brain import facts, plan
 from swiftlm_engine.brain.ledger import EntryKind
@@ -19,30 +19,13 @@ from swiftlm_engine.brain.plan import (
     Toggle,
 )
 
-GIB = 2**30
-DENSE: dict[str, Any] = {
-    "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
-    "vocab_size": 128256, "max_position_embeddings": 131072, "tie_word_embeddings": False,
-    "quantization": {"group_size": 64, "bits": 4},
-}  # fmt: skip
 LAYER_BYTES = 122_699_776  # 218,103,808 weights at 4.5 bits, two norms of 4,096 in 16 bits
 
 
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory: pytest.TempPathFactory) -> facts.ModelFacts:
     folder: Path = tmp_path_factory.mktemp("dense")
-    return facts.read_model(write_model(folder, DENSE, decoder(DENSE, Quant(4))))
-
-
-def mac(ram_gib: int, working_set_gib: float) -> MachineLimits:
-    return MachineLimits(
-        ram_bytes=ram_gib * GIB,
-        accelerator=Accelerator.METAL,
-        device_name="Apple M4",
-        working_set_bytes=int(working_set_gib * GIB),
-        speed=plan.prior_speed("Apple M4", "metal"),
-    )
+    return facts.read_model(write_model(folder, DENSE_8B, decoder(DENSE_8B, Quant(4))))
 
 
 def sizes(made: plan.Plan, kind: EntryKind, covers: Covers) -> int:
