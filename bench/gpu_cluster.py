@@ -88,38 +88,25 @@ def main() -> None:
 def write_checkpoint(folder: Path, shape: str) -> None:
     """In a process of its own: this one must not hold a GPU."""
     config = COMMON | SHAPES[shape] | {"vocab_size": VOCABULARY[shape], "eos_token_id": 2}
-    command = [sys.executable, "-c", _WRITE, str(folder), json.dumps(config)]
-    subprocess.run(command, env=_environ(), check=True)
+    for command in (
+        ["-m", "bench.random_qwen3", str(folder), json.dumps(config)],
+        ["-c", _WRITE_TOKENIZER, str(folder), str(config["vocab_size"])],
+    ):
+        subprocess.run([sys.executable, *command], env=_environ(), cwd=ROOT, check=True)
 
 
-_WRITE = """
-import json, sys, time
+_WRITE_TOKENIZER = """
+import json, sys
 from pathlib import Path
-import mlx.core as mx
-import mlx.nn as nn
 import tiny_models
-from mlx_lm.models import qwen3
-from mlx_lm.utils import save_config, save_model
-folder, config = Path(sys.argv[1]), json.loads(sys.argv[2])
-folder.mkdir()
-started = time.perf_counter()
-mx.random.seed(0)
-model = qwen3.Model(qwen3.ModelArgs.from_dict(config))
-model.set_dtype(mx.float16)
-nn.quantize(model, group_size=64, bits=4)
-for layer in model.layers:
-    mx.eval(layer.parameters())
-save_model(folder, model)
-save_config(config, folder / "config.json")
+folder, vocab_size = Path(sys.argv[1]), int(sys.argv[2])
 # A tokenizer of the shape's size: what no text asks for are words that only a model says.
 tiny_models._write_tokenizer(folder, tiny_models.CHATML)
 words = json.loads((folder / "tokenizer.json").read_text())
 vocabulary = words["model"]["vocab"]
-for i in range(len(vocabulary), config["vocab_size"]):
+for i in range(len(vocabulary), vocab_size):
     vocabulary[f"t{i}"] = i
 (folder / "tokenizer.json").write_text(json.dumps(words))
-size = sum(file.stat().st_size for file in folder.iterdir())
-print(f"wrote {size / 1e9:.2f} GB in {time.perf_counter() - started:.0f} s", flush=True)
 """
 
 

@@ -57,7 +57,7 @@ def main() -> None:
     for shape in args.shapes:
         folder = Path(tempfile.mkdtemp(prefix=f"{shape}-"))
         try:
-            _python("-c", _WRITE, folder, args.tokenizer.resolve(), json.dumps(SHAPES[shape]))
+            _write_model(folder, SHAPES[shape], args.tokenizer)
             deadline = time.monotonic() + args.limit
             for name in args.benchmarks:
                 limit = deadline - time.monotonic()
@@ -66,6 +66,15 @@ def main() -> None:
                 _python("-m", "bench", name, *options, limit_s=max(limit, 1.0))
         finally:
             shutil.rmtree(folder)
+
+
+def _write_model(folder: Path, shape: dict[str, Any], tokenizer: Path) -> None:
+    words = json.loads((tokenizer / "config.json").read_text())
+    ids = {key: words[key] for key in ("vocab_size", "eos_token_id", "bos_token_id")}
+    _python("-m", "bench.random_qwen3", folder, json.dumps(COMMON | shape | ids))
+    for file in tokenizer.iterdir():
+        if "token" in file.name or file.suffix == ".jinja":
+            shutil.copy(file, folder)
 
 
 def _python(*arguments: object, limit_s: float = 300.0) -> None:
@@ -84,33 +93,6 @@ def _python(*arguments: object, limit_s: float = 300.0) -> None:
 def _path() -> str:
     rooms = [str(ROOT), *(str(ROOT / room) for room in ("proto", "engine", "daemon", "ctl"))]
     return os.pathsep.join([*rooms, os.environ.get("PYTHONPATH", "")])
-
-
-_WRITE = f"""
-import json, shutil, sys, time
-from pathlib import Path
-import mlx.core as mx
-import mlx.nn as nn
-from mlx_lm.models import qwen3
-from mlx_lm.utils import save_config, save_model
-folder, tokenizer = Path(sys.argv[1]), Path(sys.argv[2])
-config = {COMMON!r} | json.loads(sys.argv[3])
-words = json.loads((tokenizer / "config.json").read_text())
-config |= {{key: words[key] for key in ("vocab_size", "eos_token_id", "bos_token_id")}}
-started = time.perf_counter()
-mx.random.seed(0)
-model = qwen3.Model(qwen3.ModelArgs.from_dict(config))
-model.set_dtype(mx.float16)
-nn.quantize(model, group_size=64, bits=4)
-for layer in model.layers:
-    mx.eval(layer.parameters())
-save_model(folder, model)
-save_config(config, folder / "config.json")
-for file in tokenizer.iterdir():
-    if "token" in file.name or file.suffix == ".jinja":
-        shutil.copy(file, folder)
-print(f"wrote {{config['num_hidden_layers']}} layers in {{time.perf_counter() - started:.0f}} s")
-"""
 
 
 if __name__ == "__main__":
