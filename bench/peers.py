@@ -23,7 +23,7 @@ from bench.peer_servers import llama_cpp, vllm_mlx
 from bench.scratch import Unavailable
 from bench.servers import Server, mlx_lm_server, ours
 from bench.table import Figure, Report
-from swiftlmctl.bench.report import Report as Picture
+from swiftlmctl.bench.picture import bars
 from swiftlmctl.bench.sense import complaint
 
 ROUNDS = 3
@@ -50,7 +50,7 @@ Bursts = dict[str, list[Burst]]
 
 async def run() -> Report:
     report = Report("peers", [*COLUMNS, *RATIOS])
-    picture = Picture("tokens per second of all clients", ())
+    rates: dict[str, Figure] = {}
     folder = OPTIONS.folder
     with contextlib.ExitStack() as stack:
         servers = _start(stack, report, folder)
@@ -60,8 +60,11 @@ async def run() -> Report:
                 await chat(http, server, _question(-1, 0), max_tokens=4)
             for width in WIDTHS:
                 bursts = await _rounds(http, servers, loop, width)
-                _rows(report, picture, width, bursts)
-    report.pictures["peers"] = picture.svg()
+                _rows(report, rates, width, bursts)
+    mine = [label for label in rates if label.endswith("swiftlm")]
+    report.pictures["peers"] = bars(
+        "tokens/s of all clients; their number, the server", rates, mine
+    )
     report.notes.append(f"{folder.name}, {_num_tokens()} tokens an answer, {ROUNDS} rounds")
     return report
 
@@ -145,7 +148,7 @@ def _question(number: int, width: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": content}]
 
 
-def _rows(report: Report, picture: Picture, width: int, bursts: Bursts) -> None:
+def _rows(report: Report, rates: dict[str, Figure], width: int, bursts: Bursts) -> None:
     mine = bursts["swiftlm"]
     for name, theirs in bursts.items():
         wrong = next((burst.complaint for burst in theirs if burst.complaint), "")
@@ -159,7 +162,7 @@ def _rows(report: Report, picture: Picture, width: int, bursts: Bursts) -> None:
         ratios = ("", "", "") if name == "swiftlm" else _ratios(mine, theirs)
         label = f"{width} {name}"
         report.add(width, name, first, decode, rate, *ratios, **{f"{label} tok/s": rate})
-        picture.bars[label] = rate  # type: ignore[assignment]  # the same figure, of this room
+        rates[label] = rate
 
 
 def _ratios(mine: list[Burst], theirs: list[Burst]) -> tuple[Figure, ...]:

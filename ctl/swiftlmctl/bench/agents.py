@@ -8,48 +8,72 @@ from importlib import resources
 from typing import Any  # JSON values
 
 from swiftlmctl.bench import texts
-from swiftlmctl.bench.figures import Figure
+from swiftlmctl.bench.endpoint import Message, Reply
 from swiftlmctl.bench.report import Report
-from swiftlmctl.bench.session import Session, tell
+from swiftlmctl.bench.session import Session, objection, seconds, tell
 
+COLUMNS = ("turn", "prompt", "from cache", "first token", "of cold", "total")
 _NEW_TOKENS = 32
 _HISTORY_SHARE = 0.6  # of the context: the file that the agent has read
 _HISTORY_TOKENS = 6_000
 _NEW_TURN_ROOM = 64  # tokens that a turn may prefill besides its own new messages
 
 
-def run(session: Session) -> Report:
+def fill(report: Report, session: Session) -> None:
     """Each turn sends the whole history again, as agents do; only what is new may be prefilled."""
-    columns = ("turn", "prompt", "from cache", "first token", "of cold", "total")
-    report = Report(f"agents {session.endpoint.model}", columns)
     loop = _recorded()
     loaded = session.load()
-    session.clear_cache()
     history_tokens = min(_HISTORY_TOKENS, int(loaded.context * _HISTORY_SHARE))
     file = texts.prose_of(history_tokens, session.count_tokens, seed=6)
-    messages = [{"role": "system", "content": loop["system"].replace("{file}", file)}]
-    cold_s, before, wall_s = 0.0, 0, 0.0
+    system = {"role": "system", "content": loop["system"].replace("{file}", file)}
+    replays: list[list[Reply]] = []
+    try:
+        for run in range(session.runs):
+            session.clear_cache()
+            tell(f"run {run + 1} of {session.runs}")
+            replays.append(_replay(session, loop, system))
+    finally:
+        if replays:
+            _rows(report, replays)
+
+
+def _rows(report: Report, replays: list[list[Reply]]) -> None:
+    turns = list(zip(*replays, strict=True))
+    cold = seconds(reply.first_s for reply in turns[0])
+    before = 0
+    for number, replies in enumerate(turns, 1):
+        _row(report, number, replies, cold.median, before)
+        before = replies[0].prompt_tokens
+    wall = seconds(sum(reply.total_s for reply in replay) for replay in replays)
+    report.notes.append(f"{wall} in all; the recorded answers stand in for the model's.")
+
+
+def _replay(session: Session, loop: Mapping[str, Any], system: Message) -> list[Reply]:
+    messages, replies = [system], []
     for number, turn in enumerate(loop["turns"], 1):
         tell(f"turn {number} of {len(loop['turns'])}")
         messages += turn
-        reply = session.endpoint.chat(messages, tools=loop["tools"], max_tokens=_NEW_TOKENS)
-        cold_s = cold_s or reply.first_s
-        grown = reply.prompt_tokens - before
-        fresh = reply.prompt_tokens - reply.cached_tokens
-        if before:
-            report.check(fresh <= grown + _NEW_TURN_ROOM, f"turn {number}: {fresh} prefilled again")
-        before, wall_s = reply.prompt_tokens, wall_s + reply.total_s
-        report.add(
-            number,
-            f"{reply.prompt_tokens:,}",
-            f"{reply.cached_tokens:,}",
-            f"{reply.first_s:.3f} s",
-            f"{reply.first_s / cold_s:.0%}",
-            f"{reply.total_s:.2f} s",
-        )
-        report.bars[f"turn {number}"] = Figure((reply.first_s,), "s")
-    report.notes.append(f"{wall_s:.1f} s in all; the recorded answers stand in for the model's.")
-    return report
+        replies.append(session.endpoint.chat(messages, tools=loop["tools"], max_tokens=_NEW_TOKENS))
+    return replies
+
+
+def _row(
+    report: Report, number: int, replies: tuple[Reply, ...], cold_s: float, before: int
+) -> None:
+    """`before` is the prompt of the turn before; 0 in the first."""
+    prompt = replies[0].prompt_tokens
+    fresh = max(reply.prompt_tokens - reply.cached_tokens for reply in replies)
+    if before:
+        allowed = prompt - before + _NEW_TURN_ROOM
+        report.check(fresh <= allowed, f"turn {number}: {fresh} prefilled, {allowed} allowed")
+    cells = (number, f"{prompt:,}", f"{prompt - fresh:,}")
+    if wrong := objection(replies):
+        report.add(*cells, wrong)
+        return
+    first = seconds(reply.first_s for reply in replies)
+    total = seconds(reply.total_s for reply in replies)
+    report.add(*cells, first, f"{first.median / cold_s:.0%}", total)
+    report.bars[f"turn {number}"] = first
 
 
 def _recorded() -> Mapping[str, Any]:

@@ -6,16 +6,15 @@ from swiftlmctl.bench import texts
 from swiftlmctl.bench.endpoint import Endpoint, Reply
 from swiftlmctl.bench.figures import Figure, ratio
 from swiftlmctl.bench.report import Report
-from swiftlmctl.bench.session import speed, tell
+from swiftlmctl.bench.session import objection, seconds, speed, tell
 
 _LENGTHS = {"short question": 0, "page of text": 24, "long text": 160}  # sentences
 _NEW_TOKENS = 64
+COLUMNS = ("prompt", "measure", "ours", "other", "ratio")
 
 
-def run(ours: Endpoint, other: Endpoint, runs: int) -> Report:
+def fill(report: Report, ours: Endpoint, other: Endpoint, runs: int) -> None:
     """Ratios are ours over theirs for speed, theirs over ours for time: above 1 we are faster."""
-    columns = ("prompt", "measure", "ours", "other", "ratio")
-    report = Report(f"compare {ours.model} with {other.url}", columns)
     for name, num_sentences in _LENGTHS.items():
         replies: dict[Endpoint, list[Reply]] = {ours: [], other: []}
         for run_number in range(-1, runs):
@@ -26,7 +25,6 @@ def run(ours: Endpoint, other: Endpoint, runs: int) -> Report:
                 if run_number >= 0:
                     replies[endpoint].append(reply)
         _rows(report, name, replies[ours], replies[other])
-    return report
 
 
 def _question(num_sentences: int, seed: int) -> list[dict[str, str]]:
@@ -35,11 +33,17 @@ def _question(num_sentences: int, seed: int) -> list[dict[str, str]]:
 
 
 def _rows(report: Report, name: str, ours: list[Reply], other: list[Reply]) -> None:
-    first = [Figure(tuple(r.first_s for r in replies), "s") for replies in (ours, other)]
-    report.add(name, "first token", *first, ratio(first[1], first[0]))
+    first = [objection(replies) or seconds(r.first_s for r in replies) for replies in (ours, other)]
+    report.add(name, "first token", *first, _ratio(*reversed(first)))
     speeds = [speed(replies) for replies in (ours, other)]
-    known = [figure for figure in speeds if isinstance(figure, Figure)]
-    report.add(name, "generation", *speeds, ratio(*known) if len(known) == 2 else "-")
+    report.add(name, "generation", *speeds, _ratio(*speeds))
     for label, figure in zip(("ours", "other"), speeds, strict=True):
         if isinstance(figure, Figure):
             report.bars[f"{name}, {label}"] = figure
+
+
+def _ratio(above: Figure | str, below: Figure | str) -> str:
+    """Only where both have a figure."""
+    if isinstance(above, Figure) and isinstance(below, Figure):
+        return ratio(above, below)
+    return "-"

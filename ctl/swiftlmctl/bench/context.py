@@ -8,7 +8,7 @@ from swiftlmctl.bench import texts
 from swiftlmctl.bench.endpoint import Reply
 from swiftlmctl.bench.figures import Figure
 from swiftlmctl.bench.report import Report
-from swiftlmctl.bench.session import Session, speed, tell
+from swiftlmctl.bench.session import Session, objection, seconds, speed, tell
 from swiftlmctl.errors import CtlError
 from swiftlmctl.output import size_text
 
@@ -19,45 +19,60 @@ CONFIGURATIONS = {
     "SSD": {"kv": "fp16", "stream": "on"},
     "SSD + turbo": {"kv": "k4v3", "stream": "on"},
 }
-_NEW_TOKENS = 64
-_ROOM = _NEW_TOKENS + 64  # for the answer and the chat template
-_COLUMNS = (
+COLUMNS = (
     "configuration", "context", "generation", "first token", "prefill", "active", "peak",
     "footprint",
 )  # fmt: skip
+_NEW_TOKENS = 64
+_ROOM = _NEW_TOKENS + 64  # for the answer and the chat template
 
 
-def run(session: Session, contexts: Sequence[int], configurations: Sequence[str]) -> Report:
+def fill(
+    report: Report, session: Session, contexts: Sequence[int], configurations: Sequence[str]
+) -> None:
     """One row for each configuration and context; a refusal is a row, too."""
-    report = Report(f"context {session.endpoint.model}", _COLUMNS)
+    report.notes.append(f"{session.runs} runs each, median (range); prompts never meet the cache.")
     for name in configurations:
         tell(f"loading {session.endpoint.model}, {name}")
         try:
-            session.unload()
-            loaded = session.load(**CONFIGURATIONS[name])
+            loaded = session.load_anew(**CONFIGURATIONS[name])
         except CtlError as error:
-            report.add(name, "", f"refused: {error}", *[""] * 5)
+            report.add(name, "", f"refused: {error}")
             continue
+        if read := session.read_from_disk():
+            report.notes.append(f"{name}: {read}.")
         for context in contexts:
             if context > loaded.context:
-                report.add(name, f"{context:,}", f"the model ends at {loaded.context:,}", *[""] * 5)
+                report.add(name, f"{context:,}", f"the model ends at {loaded.context:,}")
             else:
                 _cell(report, session, name, context)
-    report.notes.append(f"{session.runs} runs each, median (range); prompts never meet the cache.")
-    return report
 
 
 def _cell(report: Report, session: Session, name: str, context: int) -> None:
+    try:
+        _measured(report, session, name, context)
+    except CtlError as error:
+        report.add(name, f"{context:,}", f"failed: {error}")
+        report.check(False, f"{name}, {context:,}: {error}")
+
+
+def _measured(report: Report, session: Session, name: str, context: int) -> None:
     def ask(run: int) -> Reply:
         tell(f"{name}, {context:,} tokens, run {run + 1} of {session.runs}")
         text = texts.prose_of(context - _ROOM, session.count_tokens, seed=context + run)
         question = {"role": "user", "content": f"{text}\n\nTell in your own words what happens."}
         return session.endpoint.chat([question], max_tokens=_NEW_TOKENS, cache_prompt=False)
 
+    pid = session.pid()
     replies = session.repeated(ask)
+    if session.pid() != pid:
+        raise CtlError(f"{session.endpoint.model} was loaded anew while {name} was measured")
+    if wrong := objection(replies):
+        report.add(name, f"{context:,}", wrong)
+        return
     memory = session.memory()
     generation = speed(replies)
-    first = Figure(tuple(reply.first_s for reply in replies), "s")
+    first = seconds(reply.first_s for reply in replies)
     prefill = Figure(tuple(reply.prefill_tokens_per_s for reply in replies), "tok/s")
     sizes = (size_text(n) for n in (memory.active, memory.peak, memory.footprint))
     report.add(name, f"{context:,}", generation, first, prefill, *sizes)

@@ -61,7 +61,10 @@ class Endpoint:
             **fields,
         }
         started = time.perf_counter()
-        return _collect(self._events("/chat/completions", body), started)
+        reply = _collect(self._events("/chat/completions", body), started)
+        if reply is None:
+            raise CtlError(f"{self.url} broke off its answer")
+        return reply
 
     def next_token(self, prompt: str) -> tuple[str, dict[str, float]]:
         """The likeliest next token of a plain text and the log-probabilities of the top few."""
@@ -93,6 +96,8 @@ class Endpoint:
                     if "error" in event:
                         raise CtlError(f"{self.url}: {event['error'].get('message', event)}")
                     yield event
+        except (OSError, http.client.HTTPException) as error:
+            raise CtlError(f"{self.url} broke off its answer: {error!r}") from error
         finally:
             connection.close()
 
@@ -109,7 +114,7 @@ class Endpoint:
         try:
             connection.request("POST", parts.path + path, json.dumps(body), headers)
             reply = connection.getresponse()
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise CtlError(f"{self.url} does not answer: {error}") from error
         if reply.status != 200:
@@ -119,8 +124,10 @@ class Endpoint:
         return connection, reply
 
 
-def _collect(events: Iterator[dict[str, Any]], started: float) -> Reply:
+def _collect(events: Iterator[dict[str, Any]], started: float) -> Reply | None:
+    """None when the stream ended before the answer did."""
     first: float | None = None
+    ended, num_pieces = False, 0
     texts: list[str] = []
     calls: dict[int, dict[str, str]] = {}
     usage: dict[str, Any] = {}
@@ -128,18 +135,22 @@ def _collect(events: Iterator[dict[str, Any]], started: float) -> Reply:
         usage = event.get("usage") or usage
         for choice in event.get("choices") or ():
             delta = choice.get("delta") or {}
-            if first is None and any(delta.get(part) for part in _CONTENT):
-                first = time.perf_counter() - started
+            ended = ended or bool(choice.get("finish_reason"))
+            if any(delta.get(part) for part in _CONTENT):
+                num_pieces += 1
+                first = first or time.perf_counter() - started
             texts.append(delta.get("content") or "")
             for call in delta.get("tool_calls") or ():
                 _join(calls.setdefault(call.get("index", 0), {"name": "", "arguments": ""}), call)
+    if not ended:
+        return None
     total = time.perf_counter() - started
     details = usage.get("prompt_tokens_details") or {}
     return Reply(
         "".join(texts),
         total if first is None else first,
         total,
-        usage.get("completion_tokens") or 0,
+        usage.get("completion_tokens") or num_pieces,  # some servers count nothing in a stream
         usage.get("prompt_tokens") or 0,
         details.get("cached_tokens") or 0,
         tuple(calls.values()),

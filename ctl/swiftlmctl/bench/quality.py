@@ -14,6 +14,7 @@ from swiftlmctl.bench.session import Session, tell
 from swiftlmctl.errors import CtlError
 
 FORMATS = ("fp16", "k4v3")
+COLUMNS = ("KV", "KLD of the top 5", "same token", "pass key", "JSON", "tools", "sense")
 _POSITIONS = 24
 _LENGTHS = (1_000, 4_000, 16_000, 64_000, 128_000)
 _SAMPLES = 5
@@ -29,18 +30,16 @@ _TOOL = {"type": "function", "function": {"name": "count", "parameters": _SCHEMA
 Distribution = Mapping[str, float]
 
 
-def run(session: Session, formats: Sequence[str]) -> Report:
+def fill(report: Report, session: Session, formats: Sequence[str]) -> None:
     """One column per check, one row per KV format; `fp16` is what the others are compared with."""
-    columns = ("KV", "KLD of the top 5", "same token", "pass key", "JSON", "tools", "sense")
-    report = Report(f"quality {session.endpoint.model}", columns)
+    report.notes.append(f"KLD against the first row, at {_POSITIONS} places of one text.")
     plain: list[tuple[str, Distribution]] = []
     for name in formats:
         tell(f"loading {session.endpoint.model}, KV {name}")
         try:
-            session.unload()
-            context = session.load(kv=name).context
+            context = session.load_anew(kv=name).context
         except CtlError as error:
-            report.add(name, f"refused: {error}", *[""] * 5)
+            report.add(name, f"refused: {error}")
             continue
         session.clear_cache()
         tokens = _distributions(session, context)
@@ -54,8 +53,6 @@ def run(session: Session, formats: Sequence[str]) -> Report:
             f"{_valid_calls(session.endpoint)} of {_SAMPLES}",
             _story(session.endpoint) or "yes",
         )
-    report.notes.append(f"KLD against the first row, at {_POSITIONS} places of one text.")
-    return report
 
 
 def _distributions(session: Session, context: int) -> list[tuple[str, Distribution]]:

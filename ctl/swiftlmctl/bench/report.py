@@ -7,29 +7,40 @@ import platform
 import re
 import time
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
+from typing import Any  # JSON values
 
 from swiftlmctl import output
 from swiftlmctl.bench.figures import Figure
-
-_BAR_PX, _ROW_PX, _LABEL_PX = 420, 22, 260
+from swiftlmctl.bench.picture import bars
 
 
 @dataclass(slots=True)
 class Report:
-    """`bars` are what the picture shows: label -> figure, of one unit. `failed` are checks."""
+    """`bars` are what the picture shows: label -> figure, of one unit. `failed` are checks.
+
+    What was measured before something ended it early is kept with the reason.
+    """
 
     name: str
     columns: tuple[str, ...]
+    shows: str = ""  # what the bars are of
     rows: list[tuple[str, ...]] = field(default_factory=list)
     bars: dict[str, Figure] = field(default_factory=dict)
     figures: dict[str, Figure] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    ended_early: str = ""
+    taken: str = ""  # where and when
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}: {self.shows}" if self.shows else self.name
 
     def add(self, *cells: object) -> None:
-        self.rows.append(tuple(str(cell) for cell in cells))
+        """The rest of a short row is empty."""
+        row = tuple(str(cell) for cell in cells)
+        self.rows.append(row + ("",) * (len(self.columns) - len(row)))
 
     def check(self, right: bool, promise: str) -> str:
         """Books a promise; the word for the table."""
@@ -47,59 +58,62 @@ class Report:
             output.say(f"{label.ljust(width)}  {output.bar(share, 30)}  {figure}")
         for note in (*self.notes, *(f"NOT KEPT: {promise}" for promise in self.failed)):
             output.say(note)
+        if self.ended_early:
+            output.say(f"ENDED EARLY: {self.ended_early}")
 
     def markdown(self) -> str:
-        lines = [f"## {self.name}", "", _line(self.columns), _line(("---",) * len(self.columns))]
+        lines = [
+            f"## {self.name}",
+            "",
+            self.taken,
+            "",
+            _line(self.columns),
+            _line(("---",) * len(self.columns)),
+        ]
         lines += [_line(row) for row in self.rows]
         if self.bars:
             lines += ["", f"![{self.name}]({_slug(self.name)}.svg)"]
         lines += [f"\n{note}" for note in self.notes]
         lines += [f"\n**Not kept: {promise}**" for promise in self.failed]
+        lines += [f"\n**Ended early: {self.ended_early}**"] if self.ended_early else []
         return "\n".join([*lines, ""])
 
-    def svg(self) -> str:
-        """Horizontal bars; the thin line is the spread."""
-        longest = max((max(figure.values) for figure in self.bars.values()), default=1.0) or 1.0
-        height = _ROW_PX * len(self.bars) + 10
-        width = _LABEL_PX + _BAR_PX + 160
-        rows = [
-            _bar_row(i, label, figure, _BAR_PX / longest)
-            for i, (label, figure) in enumerate(self.bars.items())
-        ]
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
-        style = 'font-family="system-ui, sans-serif" font-size="12"'
-        return "\n".join([f"{head} {style}>", *rows, "</svg>", ""])
 
+def save(report: Report, folder: Path) -> Path:
+    """Writes `profiling_results_<host>.md` with its plots and JSON; returns the page's path.
 
-def save(reports: list[Report], folder: Path) -> Path:
-    """Writes `profiling_results_<host>.md` with its plots and JSON; returns the page's path."""
+    Reports of other names that the page has already stay on it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     host = re.sub(r"[^A-Za-z0-9.-]", "_", platform.node() or "host")
-    machine = f"{platform.platform()}, {time.strftime('%Y-%m-%d %H:%M')}"
     page = folder / f"profiling_results_{host}.md"
-    pages = [report.markdown() for report in reports]
-    page.write_text("\n".join([f"# swiftlm bench on {host}", "", machine, "", *pages]), "utf-8")
-    for report in reports:
-        if report.bars:
-            (folder / f"{_slug(report.name)}.svg").write_text(report.svg(), "utf-8")
-    content = {"machine": machine, "reports": output.plain(reports)}
+    report.taken = f"{platform.platform()}, {time.strftime('%Y-%m-%d %H:%M')}"
+    others = [kept for kept in _kept(page.with_suffix(".json")) if kept.name != report.name]
+    reports = [*others, report]
+    pages = [each.markdown() for each in reports]
+    page.write_text("\n".join([f"# swiftlm bench on {host}", "", *pages]), "utf-8")
+    if report.bars:
+        picture = bars(report.title, report.bars)
+        (folder / f"{_slug(report.name)}.svg").write_text(picture, "utf-8")
+    content = {"reports": output.plain(reports)}
     page.with_suffix(".json").write_text(json.dumps(content, indent=1), "utf-8")
     return page
 
 
-def _bar_row(number: int, label: str, figure: Figure, scale: float) -> str:
-    top = number * _ROW_PX + 5
-    length = figure.median * scale
-    low, high = min(figure.values) * scale, max(figure.values) * scale
-    middle = top + (_ROW_PX - 6) / 2
-    return (
-        f'<text x="0" y="{top + 12}">{escape(label)}</text>'
-        f'<rect x="{_LABEL_PX}" y="{top}" width="{length:.1f}" height="{_ROW_PX - 6}" '
-        f'fill="#4a7bd0"/>'
-        f'<line x1="{_LABEL_PX + low:.1f}" x2="{_LABEL_PX + high:.1f}" y1="{middle}" '
-        f'y2="{middle}" stroke="#1b1b1b"/>'
-        f'<text x="{_LABEL_PX + high + 6:.1f}" y="{top + 12}">{escape(str(figure))}</text>'
-    )
+def _kept(file: Path) -> list[Report]:
+    """What an earlier run left there; nothing where that is of another form."""
+    try:
+        return [_report(fields) for fields in json.loads(file.read_text("utf-8"))["reports"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _report(fields: dict[str, Any]) -> Report:
+    figures = {
+        part: {label: Figure(tuple(it["values"]), it["unit"]) for label, it in fields[part].items()}
+        for part in ("bars", "figures")
+    }
+    return Report(**{**fields, **figures})
 
 
 def _slug(name: str) -> str:

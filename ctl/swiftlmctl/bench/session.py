@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from swiftlm_proto import messages as m
@@ -12,6 +14,7 @@ from swiftlmctl import client
 from swiftlmctl.bench.endpoint import Endpoint, Reply
 from swiftlmctl.bench.figures import Figure
 from swiftlmctl.bench.sense import complaint
+from swiftlmctl.errors import CtlError
 
 _REPORT_S = 1.5
 
@@ -42,6 +45,29 @@ class Session:
             return await _loaded(daemon.admin.load(request))
 
         return client.call(verb)
+
+    def load_anew(self, *, kv: str | None = None, stream: str | None = None) -> m.LoadedModel:
+        """In a process of its own, whatever was there before."""
+        self.unload()
+        return self.load(kv=kv, stream=stream)
+
+    @contextlib.contextmanager
+    def given_back(self) -> Iterator[None]:
+        """The next request after it loads the model as it is configured."""
+        try:
+            yield
+        finally:
+            with contextlib.suppress(CtlError):
+                self.unload()
+
+    def pid(self) -> int:
+        """The engine process; another one holds another configuration."""
+        return find_model(self.endpoint.model).pid
+
+    def read_from_disk(self) -> str:
+        """What of the loaded model comes from the disk as it is needed, in the plan's words."""
+        plan = json.loads(find_model(self.endpoint.model).plan or "{}")
+        return str((plan.get("streaming") or {}).get("note") or "")
 
     def unload(self) -> None:
         request = m.UnloadModelRequest(model=self.endpoint.model, force=True)
@@ -89,12 +115,24 @@ def models() -> list[m.ModelStatus]:
     return client.call(verb)
 
 
-def speed(replies: list[Reply]) -> Figure | str:
-    """Decode speed, or why there is none: nonsense at full speed is no result."""
+def objection(replies: Sequence[Reply]) -> str:
+    """Why these answers have no speed, of whatever kind; empty when they have one."""
     for reply in replies:
-        if wrong := complaint(reply.text):
+        if wrong := "" if reply.tool_calls else complaint(reply.text):
             return f"no speed: {wrong}"
-    return Figure(tuple(reply.decode_tokens_per_s for reply in replies), "tok/s")
+    return ""
+
+
+def speed(replies: Sequence[Reply]) -> Figure | str:
+    """Decode speed, or why there is none: nonsense at full speed is no result."""
+    if any(reply.num_tokens < 2 for reply in replies):
+        return objection(replies) or "no speed: one token"
+    rates = (reply.decode_tokens_per_s for reply in replies)
+    return objection(replies) or Figure(tuple(rates), "tok/s")
+
+
+def seconds(values: Iterable[float]) -> Figure:
+    return Figure(tuple(values), "s")
 
 
 def tell(text: str) -> None:

@@ -9,20 +9,19 @@ from swiftlmctl.bench import texts
 from swiftlmctl.bench.endpoint import Endpoint, Reply
 from swiftlmctl.bench.figures import Figure
 from swiftlmctl.bench.report import Report
-from swiftlmctl.bench.session import Session, models, speed, tell
+from swiftlmctl.bench.session import Session, models, objection, seconds, speed, tell
 from swiftlmctl.errors import CtlError
 from swiftlmctl.output import size_text
 
+COLUMNS = ("model", "first token", "generation", "peak", "footprint")
 _PROMPT_SENTENCES = 24
 _NEW_TOKENS = 96
 _FAVOURITES = ("gemma-4-e2b", "gemma-4-e4b", "gemma-4-26b-a4b", "gemma-4-31b")
 
 
-def run(endpoint: Endpoint, names: Sequence[str], runs: int) -> Report:
-    report = Report("models", ("model", "first token", "generation", "peak", "footprint"))
+def fill(report: Report, endpoint: Endpoint, names: Sequence[str], runs: int) -> None:
     for name in names or default_names():
         _row(report, Session(Endpoint(endpoint.url, name, endpoint.key), runs), name)
-    return report
 
 
 def default_names() -> list[str]:
@@ -46,10 +45,10 @@ def _row(report: Report, session: Session, name: str) -> None:
         memory = session.memory()
         session.unload()  # the next one gets the whole machine
     except CtlError as error:
-        report.add(name, "", f"refused: {error}", "", "")
+        report.add(name, "", f"refused: {error}")
         return
     generation = speed(replies)
-    first = Figure(tuple(reply.first_s for reply in replies), "s")
+    first = "" if objection(replies) else seconds(reply.first_s for reply in replies)
     report.add(name, first, generation, size_text(memory.peak), size_text(memory.footprint))
     if isinstance(generation, Figure):
         report.bars[name] = generation

@@ -66,6 +66,7 @@ def context(
 ) -> None:
     """Speed and memory over context lengths and ways of running."""
     from swiftlmctl.bench import context as bench
+    from swiftlmctl.bench.report import Report
     from swiftlmctl.errors import CtlError
 
     names = [name.strip() for name in configurations.split(",")]
@@ -75,14 +76,22 @@ def context(
         lengths = [int(text) for text in contexts.split(",")]
     except ValueError:
         raise CtlError(f"--contexts {contexts}: give numbers, with commas") from None
-    _finish([bench.run(_session(model, runs, key), lengths, names)], out, json)
+    session = _session(model, runs, key)
+    report = Report(f"context {session.endpoint.model}", bench.COLUMNS, "generation")
+    with session.given_back():
+        _measure(report, lambda: bench.fill(report, session, lengths, names))
+    _finish(report, out, json)
 
 
 def cache(model: OptionalModel = "", out: Out = HERE, key: Key = "", json: Json = False) -> None:
     """Whether the prefix cache hits, repeats the text and stays bounded."""
     from swiftlmctl.bench import cache as bench
+    from swiftlmctl.bench.report import Report
 
-    _finish([bench.run(_session(model, 1, key))], out, json)
+    session = _session(model, 1, key)
+    report = Report(f"cache {session.endpoint.model}", bench.COLUMNS, "first token")
+    _measure(report, lambda: bench.fill(report, session))
+    _finish(report, out, json)
 
 
 def models(
@@ -94,16 +103,30 @@ def models(
 ) -> None:
     """One table over several models."""
     from swiftlmctl.bench import several as bench
+    from swiftlmctl.bench.report import Report
 
     wanted = [name.strip() for name in names.split(",") if name.strip()]
-    _finish([bench.run(_endpoint("", key), wanted, runs)], out, json)
+    endpoint = _endpoint("", key)
+    report = Report("models", bench.COLUMNS, "generation")
+    _measure(report, lambda: bench.fill(report, endpoint, wanted, runs))
+    _finish(report, out, json)
 
 
-def agents(model: OptionalModel = "", out: Out = HERE, key: Key = "", json: Json = False) -> None:
+def agents(
+    model: OptionalModel = "",
+    runs: Runs = 3,
+    out: Out = HERE,
+    key: Key = "",
+    json: Json = False,
+) -> None:
     """A recorded tool loop: the wait at each turn."""
     from swiftlmctl.bench import agents as bench
+    from swiftlmctl.bench.report import Report
 
-    _finish([bench.run(_session(model, 1, key))], out, json)
+    session = _session(model, runs, key)
+    report = Report(f"agents {session.endpoint.model}", bench.COLUMNS, "first token")
+    _measure(report, lambda: bench.fill(report, session))
+    _finish(report, out, json)
 
 
 def quality(
@@ -115,9 +138,14 @@ def quality(
 ) -> None:
     """KV formats beside fp16, pass keys, JSON, tools, sense."""
     from swiftlmctl.bench import quality as bench
+    from swiftlmctl.bench.report import Report
 
     names = [name.strip() for name in formats.split(",")]
-    _finish([bench.run(_session(model, 1, key), names)], out, json)
+    session = _session(model, 1, key)
+    report = Report(f"quality {session.endpoint.model}", bench.COLUMNS)
+    with session.given_back():
+        _measure(report, lambda: bench.fill(report, session, names))
+    _finish(report, out, json)
 
 
 def compare(
@@ -133,10 +161,13 @@ def compare(
     """The same prompts to another OpenAI server, turn about."""
     from swiftlmctl.bench import compare as bench
     from swiftlmctl.bench.endpoint import Endpoint
+    from swiftlmctl.bench.report import Report
 
     ours = _endpoint(model, key)
     other = Endpoint(url.rstrip("/"), other_model or ours.model, their_key)
-    _finish([bench.run(ours, other, runs)], out, json)
+    report = Report(f"compare {ours.model} with {other.url}", bench.COLUMNS, "generation")
+    _measure(report, lambda: bench.fill(report, ours, other, runs))
+    _finish(report, out, json)
 
 
 def _session(model: str, runs: int, key: str) -> Session:
@@ -156,17 +187,30 @@ def _endpoint(model: str, key: str) -> Endpoint:
     return client.call(verb)
 
 
-def _finish(reports: list[Report], folder: Path, json: bool) -> None:
+def _measure(report: Report, fill: Callable[[], None]) -> None:
+    """What was measured before the daemon died or Ctrl-C came is worth keeping."""
+    from swiftlmctl.bench.session import tell
+    from swiftlmctl.errors import CtlError
+
+    try:
+        fill()
+    except (CtlError, KeyboardInterrupt) as error:
+        if not report.rows:
+            raise
+        report.ended_early = str(error) or "interrupted"
+        tell(f"ended early: {report.ended_early}")
+
+
+def _finish(report: Report, folder: Path, json: bool) -> None:
     """Shows and keeps the results; a promise that was not kept is a failure."""
     from swiftlmctl import output
     from swiftlmctl.bench.report import save
 
-    page = save(reports, folder)
+    page = save(report, folder)
     if json:
-        output.show_json(reports)
+        output.show_json([report])
     else:
-        for report in reports:
-            report.show()
+        report.show()
         output.say(f"\nwritten to {page}")
-    if any(report.failed for report in reports):
+    if report.failed or report.ended_early:
         raise typer.Exit(1)

@@ -7,12 +7,14 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from swiftlmctl.bench import quality, texts
-from swiftlmctl.bench.endpoint import Reply
+from swiftlmctl.bench import picture, quality, texts
+from swiftlmctl.bench.endpoint import Reply, _collect
 from swiftlmctl.bench.figures import Figure, ratio
 from swiftlmctl.bench.report import Report, save
 from swiftlmctl.bench.sense import complaint
-from swiftlmctl.bench.session import speed
+from swiftlmctl.bench.session import objection, speed
+from swiftlmctl.commands.bench import _measure
+from swiftlmctl.errors import CtlError
 
 STORY = (
     "The keeper climbed the stairs before the storm came in from the west. He lit the lamp, "
@@ -83,7 +85,7 @@ def test_results_are_kept_as_page_picture_and_json(tmp_path):
     report.add("512", Figure((1.0, 2.0, 3.0), "tok/s"))
     report.bars["vanilla <512>"] = Figure((1.0, 2.0, 3.0), "tok/s")
     assert report.check(False, "text stays") == "NO"
-    page = save([report], tmp_path)
+    page = save(report, tmp_path)
     text = page.read_text()
     assert "| 512 | 2 tok/s (1-3) |" in text
     assert "Not kept: text stays" in text
@@ -91,6 +93,64 @@ def test_results_are_kept_as_page_picture_and_json(tmp_path):
     assert any("vanilla" in (node.text or "") for node in picture.iter())
     kept = json.loads(page.with_suffix(".json").read_text())
     assert kept["reports"][0]["bars"]["vanilla <512>"]["values"] == [1.0, 2.0, 3.0]
+
+
+def test_reports_of_other_names_stay_on_the_page_and_the_same_name_is_replaced(tmp_path):
+    for name, cell in (("cache m", "old"), ("agents m", "turn"), ("cache m", "new")):
+        report = Report(name, ("a", "b"), bars={"x": Figure((1.0, 2.0), "s")})
+        report.add(cell)
+        page = save(report, tmp_path)
+    text = page.read_text()
+    assert "| turn |  |" in text
+    assert "| new |  |" in text
+    assert "old" not in text
+    assert len(json.loads(page.with_suffix(".json").read_text())["reports"]) == 2
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), CtlError("swiftlmd is not running")])
+def test_what_was_measured_before_an_end_is_kept_with_its_reason(tmp_path, error):
+    report = Report("context m", ("a",))
+
+    def fill() -> None:
+        report.add("512")
+        raise error
+
+    _measure(report, fill)
+    assert report.ended_early in ("interrupted", "swiftlmd is not running")
+    assert f"Ended early: {report.ended_early}" in save(report, tmp_path).read_text()
+
+
+def test_an_end_before_the_first_row_is_the_error_itself():
+    def fill() -> None:
+        raise CtlError("swiftlmd is not running")
+
+    with pytest.raises(CtlError):
+        _measure(Report("context m", ("a",)), fill)
+
+
+def sse(*choices: dict) -> list[dict]:
+    return [{"choices": [choice]} for choice in choices]
+
+
+def test_an_answer_without_an_end_is_no_reply_and_pieces_count_where_the_server_does_not():
+    pieces = [{"delta": {"content": text}} for text in ("a", "b", "c")]
+    assert _collect(iter(sse(*pieces)), 0.0) is None
+    found = _collect(iter(sse(*pieces, {"delta": {}, "finish_reason": "stop"})), 0.0)
+    assert (found.text, found.num_tokens) == ("abc", 3)
+
+
+def test_one_token_has_no_speed_and_nonsense_has_no_times():
+    assert speed([reply("Yes", num_tokens=1)]) == "no speed: one token"
+    assert objection([reply(STORY), reply(" ")]) == "no speed: nothing but whitespace"
+    assert objection([Reply("", 1.0, 2.0, 9, 9, 0, ({"name": "look"},))]) == ""
+
+
+def test_a_picture_marks_what_is_ours_and_stands_on_white():
+    text = picture.bars("speed <tok/s>", {"us": Figure((2.0,)), "them": Figure((1.0, 3.0))}, ["us"])
+    assert "speed &lt;tok/s&gt;" in text
+    fills = [node.get("fill") for node in ElementTree.fromstring(text).iter() if "rect" in node.tag]
+    assert fills[0] == "#fff"
+    assert fills[1] != fills[2]
 
 
 def test_a_ratio_is_of_medians():
