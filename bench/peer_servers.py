@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,20 +37,29 @@ def vllm_mlx(folder: Path) -> Iterator[Server]:
 def llama_cpp(file: Path) -> Iterator[Server]:
     """llama-cpp-python's server 0.3.36 on the weights of `file` as float32, as ours has them.
 
-    It is built from source (10 minutes), unless LLAMA_PYTHON names a Python that has it.
+    It is built from source, without its part for images, unless LLAMA_PYTHON names a Python that
+    has it.
     """
     dense = CACHE / "models" / f"{file.stem}-dense.gguf"
     if not dense.exists():
         write_dense(file, dense)
-    python = os.environ.get("LLAMA_PYTHON") or str(
-        scratch_python("llama-cpp", ["llama-cpp-python[server]==0.3.36"], [])
-    )
+    python = os.environ.get("LLAMA_PYTHON") or _built_llama()
     command = [python, "-m", "llama_cpp.server", "--model", str(dense)]
     command += ["--n_ctx", str(_CONTEXT), "--n_threads", str(os.cpu_count()), "--verbose", "false"]
     command += ["--interrupt_requests", "false"]  # else a second client ends the first one's answer
     environ = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LD_PRELOAD")}
     with _serving("llama.cpp server", command, environ, str(dense), "/v1/models") as server:
         yield server
+
+
+def _built_llama() -> str:
+    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        raise Unavailable(
+            "it is built from source and there is no C++ compiler; install one, or name a Python "
+            "that has llama-cpp-python in LLAMA_PYTHON"
+        )
+    packages = ["llama-cpp-python[server]==0.3.36"]
+    return str(scratch_python("llama-cpp", packages, [], CMAKE_ARGS="-DLLAVA_BUILD=OFF"))
 
 
 @contextlib.contextmanager
