@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import json
 import os
 import shutil
 import socket
 import ssl
 import subprocess
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,30 +76,41 @@ def _is_private(text: str) -> bool:
 class Authority:
     """In a folder of its own, which only the owner may read."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self._folder = folder
+        self._clock = clock
         self.file = folder / "authority.crt"
         self._key = folder / "authority.key"
         self._server = Certificate(folder / "server.crt", folder / "server.key")
-        self._names_file = folder / "server.names"
+        self._note = folder / "server.json"
 
     def certificate(self, names: Names) -> Certificate:
         """For these names: what is there while it holds, else a new one. Raises ConfigError."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not (self.file.exists() and self._key.exists()):
             self._make_authority(names)
-            self._names_file.unlink(missing_ok=True)
-        if not self._still_good(names):
+            self._note.unlink(missing_ok=True)
+        if not self.holds(names):
             self._make_server(names)
         return self._server
 
-    def _still_good(self, names: Names) -> bool:
+    def holds(self, names: Names) -> bool:
+        """What was made last is there as it was made, is for these names and will not end soon.
+
+        Read from a note of ours: asked every minute, it starts no process.
+        """
         try:
-            same = self._names_file.read_text("utf-8") == names.as_extension()
-        except OSError:
+            noted = json.loads(self._note.read_text("utf-8"))
+            current = noted["for"] == self._made_for(names)
+            return bool(current and self._clock() < noted["ends"] - _RENEW_S)
+        except (OSError, ValueError, KeyError, TypeError):
             return False
-        checked = ("x509", "-checkend", str(_RENEW_S), "-noout", "-in", str(self._server.chain))
-        return same and _openssl(*checked, check=False)
+
+    def _made_for(self, names: Names) -> str:
+        """Names, and the files as they are on disk."""
+        files = (self.file, self._server.chain, self._server.key)
+        stamps = [f"{file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
+        return "; ".join([names.as_extension(), *stamps])
 
     def _make_authority(self, names: Names) -> None:
         permitted = [f"permitted;IP:{n.network_address}/{n.netmask}" for n in _NETWORKS]
@@ -138,7 +152,8 @@ class Authority:
         signer = ("-CA", str(self.file), "-CAkey", str(self._key), "-sha256", "-set_serial", serial)
         days = ("-days", str(_SERVER_DAYS), "-extfile", config, "-extensions", "server")
         _openssl("x509", "-req", "-in", asked, *signer, *days, "-out", str(self._server.chain))
-        self._names_file.write_text(names.as_extension(), "utf-8")
+        ends = self._clock() + _SERVER_DAYS * 24 * 3600
+        self._note.write_text(json.dumps({"for": self._made_for(names), "ends": ends}), "utf-8")
 
     def _written(self, name: str, text: str) -> str:
         path = self._folder / name
@@ -152,7 +167,7 @@ def fingerprint(certificate: Path) -> str:
     return hashlib.sha256(der).digest().hex(":").upper()
 
 
-def _openssl(*arguments: str, check: bool = True) -> bool:
+def _openssl(*arguments: str) -> None:
     program = shutil.which("openssl", path=_SEARCHED)
     if program is None:
         raise ConfigError('http.tls "auto" needs the program `openssl`; install it or use "files"')
@@ -163,7 +178,6 @@ def _openssl(*arguments: str, check: bool = True) -> bool:
         )
     finally:
         os.umask(old)
-    if check and done.returncode:
+    if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:]
         raise ConfigError(f"openssl {arguments[0]} failed: {' '.join(reason)}")
-    return done.returncode == 0

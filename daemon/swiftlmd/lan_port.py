@@ -47,7 +47,7 @@ class LanPort:
             yield
             return
         await self._open(runner, options)
-        follower = asyncio.create_task(self._follow()) if self._made else None
+        follower = asyncio.create_task(self._follow(self._made)) if self._made else None
         try:
             yield
         finally:
@@ -67,14 +67,18 @@ class LanPort:
             ) from error
         log.info("https ready address=%s:%d", options.host, options.tls_port)
 
-    async def _follow(self) -> None:
+    async def _follow(self, made: Authority) -> None:
         """New connections get a certificate for the addresses of now."""
         while True:
             await asyncio.sleep(_LOOK_S)
             try:
-                await asyncio.to_thread(self._load)
+                await asyncio.to_thread(self._renew, made)
             except (ConfigError, OSError) as error:
                 log.warning("certificate not renewed: %s", error)
+
+    def _renew(self, made: Authority) -> None:
+        if not made.holds(own_names()):
+            self._load()
 
     def _load(self) -> None:
         certificate = self._certificate()

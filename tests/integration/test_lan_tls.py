@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import time
 from pathlib import Path
 
 import aiohttp
@@ -82,6 +83,26 @@ def test_a_certificate_stays_until_the_addresses_change_and_the_authority_beyond
     assert authority.file.read_bytes() == trusted
     for file in (tmp_path / "tls").glob("*.key"):
         assert file.stat().st_mode & 0o077 == 0
+
+
+def test_a_certificate_that_holds_is_looked_at_without_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [time.time()]
+    authority = Authority(tmp_path / "tls", lambda: now[0])
+    first = authority.certificate(NAMES).chain.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("swiftlmd.certificates._openssl", lambda *words: pytest.fail(words[0]))
+        assert authority.holds(NAMES)
+        assert authority.certificate(NAMES).chain.read_bytes() == first
+    now[0] += 380 * 24 * 3600  # of 397 days
+    assert not authority.holds(NAMES)
+    second = authority.certificate(NAMES).chain.read_bytes()
+    assert second != first
+    (tmp_path / "tls" / "server.crt").write_text("broken by hand")
+    assert not authority.holds(NAMES)
+    authority.certificate(NAMES)
+    assert authority.holds(NAMES)
 
 
 @pytest.mark.parametrize("names", [NAMES, own_names()])
