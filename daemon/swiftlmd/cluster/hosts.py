@@ -10,7 +10,7 @@ from swiftlmd.config.settings import Settings
 from swiftlmd.faults import Kind, ServiceError
 
 THIS = "localhost"
-DEFAULT_PORT = 5414
+DEFAULT_PORT = 5415  # 5414 is HTTPS
 _MAX_NAME = 253  # of a name in DNS
 
 

@@ -12,7 +12,7 @@ from swiftlm_engine.brain.plan import LinkSpeed, MachineLimits, Range
 from swiftlm_engine.cluster.link import LinkLost
 from swiftlm_proto import messages as m
 from swiftlmd.cluster.checks import Check, Problem
-from swiftlmd.cluster.hosts import Host, Hosts, with_port
+from swiftlmd.cluster.hosts import DEFAULT_PORT, Host, Hosts, with_port
 from swiftlmd.cluster.link_speed import LinkMeasure
 from swiftlmd.cluster.report import HostReport, from_message, to_message
 from swiftlmd.cluster.survey import Survey
@@ -46,7 +46,7 @@ def test_this_machine_leads_and_others_follow_in_their_order(hosts: Hosts, path:
     hosts.add(hosts.proposed("c", "10.0.0.3:99"), "10.9.9.9")
     assert hosts.listed() == (
         Host("localhost", 0),
-        Host("b", 1, "10.0.0.2:5414"),
+        Host("b", 1, "10.0.0.2:5415"),
         Host("c", 2, "10.0.0.3:99"),
     )
     # The address at which the first host reached us stays: it is the group's network.
@@ -57,7 +57,7 @@ def test_the_last_host_that_leaves_leaves_no_trace(hosts: Hosts, path: Path) -> 
     hosts.add(hosts.proposed("b", "10.0.0.2"), "10.0.0.1")
     hosts.add(hosts.proposed("c", "10.0.0.3"), "10.0.0.1")
     hosts.remove("b")
-    assert hosts.listed()[1] == Host("c", 1, "10.0.0.3:5414")
+    assert hosts.listed()[1] == Host("c", 1, "10.0.0.3:5415")
     hosts.remove("c")
     assert cluster_table(path) == {}
 
@@ -75,6 +75,10 @@ def test_what_can_be_no_other_host_is_refused(hosts: Hosts, name: str) -> None:
 def test_an_address_without_a_port_that_can_be_is_refused(address: str) -> None:
     with pytest.raises(ServiceError, match="HOST:PORT"):
         with_port(address)
+
+
+def test_agents_and_https_have_ports_of_their_own() -> None:
+    assert DEFAULT_PORT not in (Settings().http_port, Settings().http_tls_port)
 
 
 @pytest.mark.parametrize("name", ["unknown", "localhost"])

@@ -29,7 +29,7 @@ GROUP = Settings(
     engine_context=4096,
     engine_parallel=1,
     cluster_hosts=("localhost", "studio"),
-    cluster_agents={"studio": "10.0.0.2:5414"},
+    cluster_agents={"studio": "10.0.0.2:5415"},
 )
 
 
@@ -100,7 +100,7 @@ async def test_engines_are_told_the_split_of_the_plan(tmp_path: Path, folder: Pa
     group = told(file)
     assert group["split"] == json.loads(spread.plan)["group"]["split"]
     assert group["fingerprint"] == read_model(folder).fingerprint
-    assert group["agents"] == {"studio": "10.0.0.2:5414"}
+    assert group["agents"] == {"studio": "10.0.0.2:5415"}
     assert len(group["memory_bytes"]) == 2
     assert (paths.state / "cluster-secret").stat().st_mode & 0o077 == 0
 
