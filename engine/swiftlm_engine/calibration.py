@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from swiftlm_engine.brain.calibration import Decoded, Prefilled, Record, Spread, choose
-from swiftlm_engine.brain.scheduler import CHUNK_GRAIN
+from swiftlm_engine.brain.rates import Rate
+from swiftlm_engine.brain.scheduler import CHUNK_GRAIN, chunk_tokens
 from swiftlm_engine.brain.sequence import Sequence
 from swiftlm_engine.decode_batch import DecodeBatch, Row
 from swiftlm_engine.row_caches import Caches
@@ -24,10 +27,16 @@ from swiftlm_engine.sampling.row import RowSampling
 from swiftlm_engine.sampling.settings import SamplingSettings
 
 Clock = Callable[[], float]
+T = TypeVar("T")
 
-_STEPS = 8  # decode steps that count, after two that do not
 _WARM_UP_STEPS = 2
+_RUNS, _STEPS = 4, 4  # of decode; a run counts by its mean, as an answer's speed does
+_NEW_TOKENS = _WARM_UP_STEPS + _RUNS * _STEPS
 _SHALLOW = 32  # tokens before the first decoded one
+# Speeds of long prompts are predicted from what is measured, and chunks deep in one are slower
+# by more than a line through the first few of them would tell.
+_DEEP = 1024
+_BANDS = 4  # parts of a prompt, by depth, whose chunks are one figure
 _COPIED_BYTES = 32 * 2**20
 _COPIES = 7
 
@@ -76,26 +85,26 @@ def measure(
     bandwidth = _memory_bandwidth(clock)
     yield Progress(0.02, "memory bandwidth")
     prompts = _Prompts(subject, clock)
-    yield Progress(0.04, "how large a chunk is")
-    served = prompts.served_chunk()
+    prompt = prompts.length(effort)
+    served = yield from _at(0.04, prompts.served_chunk(prompt // 2))
+    prompt = min(subject.context - _NEW_TOKENS, max(prompt, effort.prompt_chunks * served))
+    prompt = max(prompt, served)
     sizes = _chunk_sizes(served, effort)
-    prompt = min(subject.context - _STEPS - _WARM_UP_STEPS, effort.prompt_chunks * served)
     for number in range(effort.runs + 1):  # the first run is the warm-up
         for at, size in enumerate(sizes):
             if number > 1 and clock() > deadline:
                 break
             share = (number + at / len(sizes)) / (effort.runs + 1)
-            for detail in prompts.run(size, prompt):
-                yield Progress(0.05 + 0.57 * share, detail)
+            yield from _at(0.05 + 0.57 * share, prompts.run(size, prompt))
     batches = _Batches(subject, clock)
     widths = [width for width in effort.widths if width <= subject.max_width]
     for at, width in enumerate(widths):
-        for detail in batches.run(width, prompts.caches(_SHALLOW, width), _SHALLOW):
-            yield Progress(0.62 + 0.2 * at / len(widths), detail)
+        fraction = 0.62 + 0.2 * at / len(widths)
+        caches = yield from _at(fraction, prompts.caches(_SHALLOW, width, served))
+        yield from _at(fraction, batches.run(width, caches, _SHALLOW))
     for at, depth in enumerate(sorted({prompt // 2, prompt} - {_SHALLOW})):
-        yield Progress(0.82 + 0.08 * at, f"a prompt of {depth} tokens")
-        for detail in batches.run(1, prompts.caches(depth, 1), depth):
-            yield Progress(0.86 + 0.08 * at, detail)
+        caches = yield from _at(0.82 + 0.08 * at, prompts.caches(depth, 1, served))
+        yield from _at(0.86 + 0.08 * at, batches.run(1, caches, depth))
     rows = prompts.rows()
     choices = choose(rows, batches.rows, default_chunk=served, kv_threshold=subject.kv_threshold())
     if choices.prefill_chunk == served:  # what time cuts off is no reason to plan less
@@ -108,6 +117,17 @@ def measure(
         choices=choices,
         full=effort is FULL,
     )
+
+
+def _at(fraction: float, turns: Generator[str, None, T]) -> Generator[Progress, None, T]:
+    """The same turns, each a progress."""
+    while True:
+        try:
+            detail = next(turns)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        yield Progress(fraction, detail)
 
 
 def _chunk_sizes(served: int, effort: Effort) -> list[int]:
@@ -130,42 +150,60 @@ def _memory_bandwidth(clock: Clock) -> Spread:
 
 
 class _Prompts:
-    """Runs of one prompt in chunks of several sizes, and what each chunk took."""
+    """Runs of one prompt in chunks of several sizes, and what their chunks took."""
 
     def __init__(self, subject: Subject, clock: Clock) -> None:
         self._subject = subject
         self._clock = clock
         self._times: dict[tuple[int, int], list[float]] = defaultdict(list)  # chunk, depth
+        self._counts: dict[tuple[int, int], int] = {}
         self._scratch: dict[tuple[int, int], int] = {}
+        self._rate = Rate(initial=1.0)
 
-    def served_chunk(self) -> int:
-        """What the scheduler would prefill in one step: the planned chunk, or a slice of time."""
-        largest = max(1, min(self._subject.chunk, self._subject.context // 2))
-        probe = min(largest, CHUNK_GRAIN)
+    def length(self, effort: Effort) -> int:
+        """Tokens of the prompt that is measured: what fits into the time, `_DEEP` at most."""
+        probe = min(self._largest, CHUNK_GRAIN)
         took = [self._chunk(self._subject.make_caches(), probe) for _ in range(3)]
-        by_time = int(probe / min(took) * self._subject.slice_s) // CHUNK_GRAIN * CHUNK_GRAIN
-        return min(largest, max(CHUNK_GRAIN, by_time))
+        self._rate.observe(probe, min(took))
+        prompts = (effort.runs + 1) * len(effort.shares)
+        in_time = int(self._rate.tokens_per_s * effort.budget_s / prompts)
+        return max(1, min(_DEEP, in_time, self._subject.context - _NEW_TOKENS))
 
-    def run(self, size: int, prompt: int) -> Iterator[str]:
+    def served_chunk(self, depth: int) -> Generator[str, None, int]:
+        """What the scheduler would prefill in one step behind `depth` tokens: the planned chunk,
+        or a slice of time by the rate that it learns as it goes."""
+        [caches] = yield from self.caches(depth, 1, self._cut())
+        for _ in range(4):
+            size = self._cut()
+            self._rate.observe(size, self._chunk(caches, size))
+            yield f"how large a chunk is: {size} tokens behind {depth}"
+        return self._cut()
+
+    def run(self, size: int, prompt: int) -> Generator[str, None, None]:
+        """One figure per band of the prompt: chunks in it take the mean."""
         caches = self._subject.make_caches()
-        for depth in range(0, prompt - size + 1, size):
-            mx.reset_peak_memory()
-            took = self._chunk(caches, size)
-            key = size, depth
-            scratch = max(0, mx.get_peak_memory() - mx.get_active_memory())
-            self._times[key].append(took)
-            self._scratch[key] = max(scratch, self._scratch.get(key, 0))
-            yield f"prefill, {size} tokens behind {depth}"
+        num_chunks = prompt // size
+        bands = min(_BANDS, num_chunks)
+        for band in range(bands):
+            first, end = (num_chunks * at // bands for at in (band, band + 1))
+            key = size, size * (first + end - 1) // 2
+            took = []
+            for at in range(first, end):
+                mx.reset_peak_memory()
+                took.append(self._chunk(caches, size))
+                scratch = max(0, mx.get_peak_memory() - mx.get_active_memory())
+                self._scratch[key] = max(scratch, self._scratch.get(key, 0))
+                yield f"prefill, {size} tokens behind {at * size}"
+            self._times[key].append(fmean(took))
+            self._counts[key] = len(took)
 
-    def caches(self, depth: int, count: int) -> list[Caches]:
-        """Of `count` prompts of `depth` tokens."""
+    def caches(self, depth: int, count: int, size: int) -> Generator[str, None, list[Caches]]:
+        """Of `count` prompts of `depth` tokens, evaluated in chunks of `size`."""
         made = [self._subject.make_caches() for _ in range(count)]
         for caches in made:
-            done = 0
-            while done < depth:
-                size = min(self._subject.chunk, depth - done)
-                self._chunk(caches, size)
-                done += size
+            for done in range(0, depth, size):
+                self._chunk(caches, min(size, depth - done))
+                yield f"a prompt of {depth} tokens"
         return made
 
     def rows(self) -> list[Prefilled]:
@@ -176,8 +214,20 @@ class _Prompts:
 
     def warm_up_s(self) -> float:
         """What the first run took longer than the later ones took on average."""
-        runs = [times for times in self._times.values() if len(times) > 1]
-        return max(0.0, sum(times[0] - Spread.of(times[1:]).median for times in runs))
+        longer = (
+            self._counts[key] * (times[0] - Spread.of(times[1:]).median)
+            for key, times in self._times.items()
+            if len(times) > 1
+        )
+        return max(0.0, sum(longer))
+
+    @property
+    def _largest(self) -> int:
+        return max(1, min(self._subject.chunk, self._subject.context // 2))
+
+    def _cut(self) -> int:
+        cut = chunk_tokens(self._rate, self._subject.slice_s, self._largest)
+        return min(cut, self._largest)
 
     def _chunk(self, caches: Caches, size: int) -> float:
         subject = self._subject
@@ -198,20 +248,21 @@ class _Batches:
         self._clock = clock
         self.rows: list[Decoded] = []
 
-    def run(self, width: int, caches: list[Caches], depth: int) -> Iterator[str]:
+    def run(self, width: int, caches: list[Caches], depth: int) -> Generator[str, None, None]:
         batch = DecodeBatch(self._subject.model, self._subject.stream)
         for index, held in enumerate(caches):
             batch.add([self._row(index)], [held])
         times = []
-        for _ in range(_WARM_UP_STEPS + _STEPS):
+        for _ in range(_NEW_TOKENS):
             started = self._clock()
             batch.step()
             times.append(self._clock() - started)
             yield f"decode, {width} x {depth} tokens"
         batch.clear()
-        self.rows.append(Decoded(width, depth, Spread.of(times[_WARM_UP_STEPS:])))
+        runs = [times[at : at + _STEPS] for at in range(_WARM_UP_STEPS, _NEW_TOKENS, _STEPS)]
+        self.rows.append(Decoded(width, depth, Spread.of([fmean(run) for run in runs])))
 
     def _row(self, index: int) -> Row:
-        sequence = Sequence("calibration", index, [0], _STEPS, 0.0)
+        sequence = Sequence("calibration", index, [0], _NEW_TOKENS, 0.0)
         greedy = RowSampling(SamplingSettings(temperature=0.0), [0], self._subject.vocab_size)
         return Row(sequence, greedy)

@@ -351,9 +351,7 @@ class Scheduler:
         return True
 
     def _chunk_tokens(self, seconds: float) -> int:
-        by_time = int(self.prefill_rate.tokens_per_s * seconds)
-        grained = by_time // CHUNK_GRAIN * CHUNK_GRAIN
-        return max(CHUNK_GRAIN, min(self.limits.prefill_chunk, grained))
+        return chunk_tokens(self.prefill_rate, seconds, self.limits.prefill_chunk)
 
     def _advance(self, sequence: Sequence, tokens: int, seconds: float, now: float) -> None:
         sequence.prefilled += tokens
@@ -365,6 +363,13 @@ class Scheduler:
     def _retry_after_s(self) -> float:
         tokens = sum(s.remaining_prefill for s in (*self._waiting, *self._running))
         return max(1.0, tokens / max(self.prefill_rate.tokens_per_s, 1.0))
+
+
+def chunk_tokens(rate: Rate, seconds: float, largest: int) -> int:
+    """Tokens of a long prompt that are prefilled in so many seconds."""
+    by_time = int(rate.tokens_per_s * seconds)
+    grained = by_time // CHUNK_GRAIN * CHUNK_GRAIN
+    return max(CHUNK_GRAIN, min(largest, grained))
 
 
 def _will_share(chunk: Chunk, sequence: Sequence) -> bool:
