@@ -90,7 +90,7 @@ def test_a_host_reports_itself_its_models_and_its_link(
     assert check.report.machine == MACHINE
     assert check.link is not None
     assert check.link.bytes_s.low > 0
-    assert check.address == "127.0.0.1"
+    assert check.report.visitor == "127.0.0.1"
 
 
 def test_a_stranger_is_told_nothing_but_that_he_is_one(lent: Lent, listener: socket.socket) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
+import shutil
 import signal
 import sys
 from dataclasses import dataclass
@@ -16,10 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 from engine_process import engine_process
+from ssh_host import ssh_to
 from tiny_models import CONFIGS, make_model
 
+from swiftlm_engine.brain.facts import read_model
 from swiftlm_proto import messages as m
 from swiftlm_proto.exit_codes import EngineExit
+from swiftlm_proto.paths import under
+from swiftlmd.cluster.secret import secret_file
 
 PROMPTS = ("the quick brown fox", "hello world, a longer prompt of several chunks " * 3, "a")
 LOST_AFTER_S = 2.0
@@ -256,19 +260,18 @@ async def test_a_secret_that_others_can_read_is_refused(tmp_path, room_path, gro
 async def test_a_remote_rank_is_started_through_ssh(
     tmp_path, room_path, group_file, llama, monkeypatch
 ):
-    (tmp_path / "bin").mkdir()
-    ssh = tmp_path / "bin" / "ssh"
-    ssh.write_text(
-        f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nfor last; do :; done\nexec sh -c "$last"\n'
-    )
-    ssh.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    studio = under(tmp_path / "studio")
+    ssh_to(tmp_path / "studio", tmp_path / "bin", monkeypatch)
+    for source, target in ((group_file.secret, secret_file(studio)), (llama, studio.models / "x")):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
     fields = json.loads(group_file.path.read_text())
     fields |= {"hosts": ["localhost", "studio"], "address": "127.0.0.2"}
+    fields["fingerprint"] = read_model(llama).fingerprint
     group_file.path.write_text(json.dumps(fields))
     async with engine_process(tmp_path, room_path, program(group_file)) as engine:
         assert (await engine.load(llama))[-1].stage is m.LoadEventStage.READY
         ranks = ranks_of(engine)
-        assert " studio " in (tmp_path / "asked").read_text()
+        assert " studio " in (tmp_path / "bin" / "asked").read_text()
         ranks[0].kill()
         await gone(ranks)

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from swiftlm_engine.cluster.group import GroupRefused, read_group
-from swiftlm_engine.cluster.launch import follower_command
 from swiftlm_engine.cluster.link import Link, LinkLost, read_secret
 
 SECRET = b"a secret of a group of tests"
@@ -92,12 +91,3 @@ def test_a_group_file_that_cannot_work_is_refused(tmp_path, fields):
     path.write_text(json.dumps({"secret_file": "s", **fields}))
     with pytest.raises(GroupRefused):
         read_group(path)
-
-
-def test_a_remote_follower_starts_through_ssh_without_a_shell_of_ours(tmp_path):
-    secret = tmp_path / "a secret"
-    command = follower_command("studio", "10.0.0.1:4000", 1, secret)
-    assert command[0] == "ssh"
-    assert command[-2] == "studio"
-    assert f"--join 10.0.0.1:4000 --rank 1 --secret-file '{secret}'" in command[-1]
-    assert "--parent" not in command[-1]

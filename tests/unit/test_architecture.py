@@ -148,7 +148,11 @@ def test_brain_has_no_tensors():
 
 
 # How the ends of a group greet each other is written once; it has no MLX in it either.
-FROM_THE_ENGINE = ("swiftlm_engine.brain", "swiftlm_engine.cluster.link")
+FROM_THE_ENGINE = (
+    "swiftlm_engine.brain",
+    "swiftlm_engine.cluster.link",
+    "swiftlm_engine.cluster.reach",
+)
 
 
 def test_daemon_imports_only_the_brain_of_the_engine_and_the_greeting_of_groups():

@@ -15,6 +15,8 @@ Agent = Annotated[
     typer.Option(metavar="HOST[:PORT]", help="Where its `swiftlmd join` listens; default: NAME."),
 ]
 
+Ssh = Annotated[bool, typer.Option("--ssh", help="Reach it by `ssh NAME`; it runs no agent.")]
+
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="One model over several machines.", no_args_is_help=True)
@@ -49,13 +51,17 @@ def plan(
         clusterview.show_plan(reply)
 
 
-def add(name: Name, agent: Agent = "", json: Json = False) -> None:
+def add(name: Name, agent: Agent = "", ssh: Ssh = False, json: Json = False) -> None:
     """Take a host in, once it answers, knows the secret and has the same versions."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, clusterview, output
 
+    if agent and ssh:
+        raise typer.BadParameter("--agent and --ssh are two ways to one host")
+    where = "" if ssh else agent or name
+
     async def verb(daemon: client.Daemon) -> m.AddHostReply:
-        return await daemon.cluster.add(m.AddHostRequest(name=name, agent=agent or name))
+        return await daemon.cluster.add(m.AddHostRequest(name=name, agent=where))
 
     reply = client.call(verb)
     client.check(reply.fault)

@@ -7,6 +7,7 @@ A rank ends with the connection that asked for it.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import select
@@ -58,31 +59,36 @@ class Agent:
             if not self._seats.acquire(blocking=False):
                 connection.close()
                 continue
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             threading.Thread(target=self._receive, args=(connection, host), daemon=True).start()
 
     def _receive(self, connection: socket.socket, host: str) -> None:
-        """Root of a visitor's thread."""
         try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.receive(connection, host)
+        finally:
+            self._seats.release()
+
+    def receive(self, connection: socket.socket, host: str) -> None:
+        """One visit, from `host`; the root of what happens in it."""
+        try:
             connection.settimeout(GREETING_S)
             with Link(connection) as link:
                 # Read anew for each: a secret that was copied here later counts at once.
                 link.greet_visitor(read_secret(self._lent.secret_file))
                 link.set_timeout(IDLE_S)
-                self._answer(link, connection)
+                self._answer(link, connection, host)
         except LinkLost as error:
             log.info("visitor left host=%s: it %s", host, error)
         except Exception:
             log.exception("visitor failed host=%s", host)
-        finally:
-            self._seats.release()
 
-    def _answer(self, link: Link, connection: socket.socket) -> None:
+    def _answer(self, link: Link, connection: socket.socket, host: str) -> None:
         while True:
             asked = link.receive()
             match asked.get("do"):
                 case "report":
-                    link.send(to_message(self._lent.report()))
+                    report = dataclasses.replace(self._lent.report(), visitor=host)
+                    link.send(to_message(report))
                 case "find":
                     link.send({"found": self._found(asked)})
                 case "echo":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +10,14 @@ from typing import Protocol
 
 from swiftlm_engine.brain.plan import MachineLimits
 from swiftlm_engine.cluster.link import LinkLost, Stranger, read_secret
+from swiftlm_engine.cluster.reach import Unreachable
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import Paths
 from swiftlmd.cluster.hosts import Host
 from swiftlmd.cluster.link_speed import LinkMeasure
 from swiftlmd.cluster.report import HostReport, own_report
 from swiftlmd.cluster.secret import secret_file
-from swiftlmd.cluster.visit import Unreachable, Visit, visiting
+from swiftlmd.cluster.visit import Visit, visiting
 
 Kind = m.HostProblemKind
 
@@ -29,17 +31,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One host as it was found. Without a report it could not be asked; this machine has no link.
-
-    `address` is this machine's, as the host reaches it.
-    """
+    """One host as found. Without a report it could not be asked; this machine has no link."""
 
     host: Host
     problems: tuple[Problem, ...] = ()
     report: HostReport | None = None
     link: LinkMeasure | None = None
     models: frozenset[str] = frozenset()
-    address: str = ""
 
     @property
     def usable(self) -> bool:
@@ -63,15 +61,13 @@ class Examiner:
         """`models`: name to fingerprint, of what should be there."""
         if host.here:
             return Check(host, report=self._own_report(), models=frozenset(models))
-        if not host.agent:
-            return Check(host, (_no_agent(host),))
         try:
             secret = read_secret(self.secret_file)
         except LinkLost as error:
             fix = "mend that, or move the file away: `swiftlmctl cluster add` makes a new one"
             return Check(host, (Problem(Kind.SECRET, str(error), fix),))
         try:
-            with visiting(host.agent, secret) as visit:
+            with visiting(host.way, secret) as visit:
                 return self._look(host, visit, models, measure)
         except LinkLost as error:
             return Check(host, (self._lost(host, error),))
@@ -86,7 +82,10 @@ class Examiner:
         here = frozenset(name for name, mark in models.items() if mark in found)
         problems = [*_version_problems(host, report, self._own_report())]
         problems += [_missing(host, name) for name in models if name not in here]
-        return Check(host, tuple(problems), report, link, here, visit.own_host)
+        return Check(host, tuple(problems), report, link, here)
+
+    def _ssh_needs(self) -> str:
+        return f"swiftlm at {sys.executable}, a copy of {self.secret_file} (mode 0600)"
 
     def _own_report(self) -> HostReport:
         return own_report(self.machine.limits(committed_bytes=0, returning_bytes=0))
@@ -94,21 +93,16 @@ class Examiner:
     def _lost(self, host: Host, error: LinkLost) -> Problem:
         if isinstance(error, Unreachable):
             fix = f"on {host.name}: `swiftlmd join --listen {host.agent}`"
+            if not host.agent:
+                fix = f"`ssh {host.name}` must log in and ask nothing; on it: {self._ssh_needs()}"
             return Problem(Kind.UNREACHABLE, str(error), fix)
         if isinstance(error, Stranger):
             fix = f"copy {self.secret_file} to the same file on {host.name}, mode 0600"
             return Problem(Kind.SECRET, "it has another secret than this machine", fix)
         fix = f"look at what `swiftlmd join` says on {host.name}, and start it again"
+        if not host.agent:
+            fix = f"see that `ssh {host.name} true` prints nothing, and that the host is not busy"
         return Problem(Kind.SILENT, f"it {error}", fix)
-
-
-def _no_agent(host: Host) -> Problem:
-    return Problem(
-        Kind.UNREACHABLE,
-        "it is started through ssh and has no agent to ask",
-        f"on {host.name}: `swiftlmd join --listen ADDRESS`; here: `swiftlmctl cluster remove "
-        f"{host.name}`, then `swiftlmctl cluster add {host.name} --agent ADDRESS`",
-    )
 
 
 def _version_problems(host: Host, report: HostReport, own: HostReport) -> list[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from swiftlm_engine.cluster.reach import BY_SSH
 from swiftlmd.config.live import Changes, LiveConfiguration
 from swiftlmd.config.settings import Settings
 from swiftlmd.faults import Kind, ServiceError
@@ -25,6 +26,11 @@ class Host:
     @property
     def here(self) -> bool:
         return self.name in (THIS, "127.0.0.1")
+
+    @property
+    def way(self) -> str:
+        """To its agent, which ssh starts where none listens."""
+        return self.agent or f"{BY_SSH}{self.name}"
 
 
 def hosts_of(settings: Settings) -> tuple[Host, ...]:

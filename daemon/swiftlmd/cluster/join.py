@@ -1,6 +1,7 @@
 """`swiftlmd join`: this machine lends itself to the group of another, until it is stopped.
 
 It listens where it is told and nowhere else; beyond loopback only with the group's secret at hand.
+With `--stdio` it listens nowhere: ssh started it for one visit, and carries that.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from swiftlmd.cluster.agent import Agent, Lent
 from swiftlmd.cluster.hosts import DEFAULT_PORT, with_port
 from swiftlmd.cluster.report import HostReport, mlx_version, own_report
 from swiftlmd.cluster.secret import secret_file
+from swiftlmd.cluster.stdio import own_pipes
 from swiftlmd.config.load import ConfigError, load
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.environment import engine_environment
@@ -46,17 +48,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=f"127.0.0.1:{DEFAULT_PORT}",
         help="address of this machine at which the group's leader reaches it (%(default)s)",
     )
+    parser.add_argument(
+        "--stdio", action="store_true", help="one visit over stdin and stdout, for ssh"
+    )
 
 
 def run(arguments: argparse.Namespace, paths: Paths) -> int:
     os.umask(0o077)
+    level = logging.WARNING if arguments.stdio else logging.INFO
     logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+        level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
     try:
-        host, _, port = with_port(arguments.listen).rpartition(":")
         read_secret(secret_file(paths))
         settings = load(paths.config_file, os.environ, {}).settings
+        agent = Agent(lent(paths, settings, os.environ))
+        if arguments.stdio:
+            return _receive_one(agent)
+        host, _, port = with_port(arguments.listen).rpartition(":")
         listener = bind_port(host.strip("[]"), int(port))
     except LinkLost as error:
         return _refused(f"{error}; copy it from the machine that leads the group")
@@ -66,7 +75,7 @@ def run(arguments: argparse.Namespace, paths: Paths) -> int:
     log.info(
         "lent to a group version=%s mlx=%s listen=%s", version(), mlx_version(), arguments.listen
     )
-    _serve(listener, Agent(lent(paths, settings, os.environ)))
+    _serve(listener, agent)
     return DaemonExit.STAY_DOWN
 
 
@@ -100,6 +109,14 @@ def fingerprints(shelf: Shelf) -> dict[str, Path]:
         except (ModelFilesError, OSError) as error:
             log.warning("model '%s' cannot be lent: %s", model.name, error)
     return found
+
+
+def _receive_one(agent: Agent) -> int:
+    """A rank ends with it, by `--parent`."""
+    leader = os.environ.get("SSH_CONNECTION", "").partition(" ")[0]
+    with own_pipes() as connection:
+        agent.receive(connection, leader)
+    return DaemonExit.STAY_DOWN
 
 
 def _serve(listener: socket.socket, agent: Agent) -> None:

@@ -18,6 +18,7 @@ class HostReport:
     version: str
     mlx_version: str
     machine: MachineLimits
+    visitor: str = ""  # the address from which the leader came
 
 
 def own_report(machine: MachineLimits) -> HostReport:
@@ -35,7 +36,7 @@ def mlx_version() -> str:
 def to_message(report: HostReport) -> Message:
     machine = dataclasses.asdict(report.machine)
     del machine["speed"]  # the leader predicts it from the device, as for itself
-    return {"version": report.version, "mlx_version": report.mlx_version, "machine": machine}
+    return {**dataclasses.asdict(report), "machine": machine}
 
 
 def from_message(message: Message) -> HostReport:
@@ -53,7 +54,8 @@ def from_message(message: Message) -> HostReport:
             speed=prior_speed(device, accelerator, cores),
             **{name: _bytes(fields.get(name)) for name in _BYTES},
         )
-        return HostReport(str(message["version"]), str(message["mlx_version"]), machine)
+        versions = str(message["version"]), str(message["mlx_version"])
+        return HostReport(*versions, machine, str(message.get("visitor", "")))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LinkLost(f"sent no report of a host ({error!r})") from error
 

@@ -71,7 +71,7 @@ class ClusterService(m.ClusterBase):
                 check = await asyncio.to_thread(self._examiner.examine, host, {})
                 if not check.usable:
                     return m.AddHostReply(check=check_message(check))
-                changes = await asyncio.to_thread(self._hosts.add, host, check.address)
+                changes = await asyncio.to_thread(self._hosts.add, host, _address(check))
         except (ServiceError, ConfigError, OSError) as error:
             return m.AddHostReply(fault=_fault(error))
         self._took_over(changes)
@@ -149,6 +149,11 @@ async def _read(folder: Path) -> ModelFacts:
         return await asyncio.to_thread(read_model, folder)
     except ModelFilesError as error:
         raise ServiceError(Kind.MODEL_BROKEN, str(error)) from error
+
+
+def _address(check: Check) -> str:
+    """This machine's, as the host reaches it."""
+    return check.report.visitor if check.report else ""
 
 
 def _machines(hosts: Sequence[Host]) -> list[Host]:

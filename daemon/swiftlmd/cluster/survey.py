@@ -34,13 +34,8 @@ class Survey:
     def hosts(
         self, settings: Settings, name: str, fingerprint: str, own: MachineLimits
     ) -> list[GroupHost]:
-        """One per rank; none where ranks are started by ssh, of which nothing is known.
-
-        Raises ServiceError with the host, its problem and what mends it.
-        """
+        """One per rank. Raises ServiceError with the host, its problem and what mends it."""
         hosts = hosts_of(settings)
-        if any(not host.here and not host.agent for host in hosts):
-            return []
         with ThreadPoolExecutor(len(hosts)) as pool:
             checks = list(pool.map(lambda host: self._checked(host, name, fingerprint), hosts))
         for check in checks:

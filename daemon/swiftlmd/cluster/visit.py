@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from swiftlm_engine.cluster.link import Link, LinkLost
+from swiftlm_engine.cluster.link import Link
+from swiftlm_engine.cluster.reach import reaching
 from swiftlmd.cluster.link_speed import LinkMeasure, measure_link
 from swiftlmd.cluster.report import HostReport, from_message
 
@@ -14,20 +14,11 @@ CONNECT_S = 5.0
 ANSWER_S = 30.0  # a host may have many models to read the headers of
 
 
-class Unreachable(LinkLost):
-    """Nobody listens where the agent should be."""
-
-
 class Visit:
     """Blocking; every call raises LinkLost. Made by `visiting`."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
-
-    @property
-    def own_host(self) -> str:
-        """This machine's address, as the visited host sees it."""
-        return self._link.own_host
 
     def report(self) -> HostReport:
         self._link.send({"do": "report"})
@@ -45,13 +36,7 @@ class Visit:
 @contextmanager
 def visiting(agent: str, secret: bytes) -> Iterator[Visit]:
     """Raises Unreachable, Stranger (the secrets differ) or LinkLost."""
-    host, _, port = agent.rpartition(":")
-    try:
-        connection = socket.create_connection((host.strip("[]"), int(port)), CONNECT_S)
-    except OSError as error:
-        raise Unreachable(f"nobody answers at {agent}: {error.strerror or error}") from error
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    with Link(connection) as link:
+    with reaching(agent, CONNECT_S) as connection, Link(connection) as link:
         link.greet_agent(secret)
         link.set_timeout(ANSWER_S)
         yield Visit(link)

@@ -25,7 +25,7 @@ class Group:
     `split` None leaves the choice to the model, `memory_bytes` () to what the ranks say of theirs;
     `backend` is one of mx.distributed.
 
-    `agents` says where the hosts that lend themselves listen; the others are reached by ssh. They
+    `agents` says where the hosts that lend themselves listen; the others are reached by ssh. Both
     look for the model by its fingerprint.
     """
 

@@ -1,4 +1,4 @@
-"""Stands for a follower on a host that lends itself (`swiftlmd join`), as `ssh` does elsewhere.
+"""Stands for a follower on another host, whose agent lends it (`swiftlmd join`).
 
 A small process of the leader: it asks the host's agent for a rank and keeps the connection. Its end
 ends the rank, and the rank's end ends it, with the same exit code.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 import select
-import socket
 import sys
 from pathlib import Path
 
 from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
+from swiftlm_engine.cluster.reach import reaching
 
 _ANSWER_S = 60.0  # the agent looks for the model's files
 _POLL_S = 0.5
@@ -45,10 +45,8 @@ def main() -> int:
 
 def hire(agent: str, secret_file: Path, asked: Message, parent: int) -> int:
     """Returns the rank's exit code. Raises LinkLost or OSError."""
-    host, _, port = agent.rpartition(":")
     secret = read_secret(secret_file)
-    connection = socket.create_connection((host.strip("[]"), int(port)), GREETING_S)
-    with Link(connection) as link:
+    with reaching(agent, GREETING_S) as connection, Link(connection) as link:
         link.greet_agent(secret)
         link.set_timeout(_ANSWER_S)
         link.send({"do": "start", **asked})

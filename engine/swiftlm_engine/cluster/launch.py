@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 from swiftlm_engine.cluster.group import LOCAL, Group
 from swiftlm_engine.cluster.hire import hire_command
-
-# ssh must fail rather than ask, and notice a dead network by itself.
-SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
+from swiftlm_engine.cluster.reach import BY_SSH
 
 
-def follower_command(host: str, leader: str, rank: int, secret_file: Path) -> list[str]:
-    """The installation is at the same place on every host, and so are the secret and the models."""
+def local_command(leader: str, rank: int, secret_file: Path) -> list[str]:
     join = ["--join", leader, "--rank", str(rank), "--secret-file", str(secret_file)]
     isolated = ["-I"] if sys.flags.isolated else []
     engine = [sys.executable, *isolated, "-X", "utf8", "-m", "swiftlm_engine", *join]
-    if host in LOCAL:
-        return [*engine, "--parent", str(os.getpid())]
-    return [*SSH, "--", host, shlex.join(engine)]
+    return [*engine, "--parent", str(os.getpid())]
 
 
 def start_follower(group: Group, rank: int, leader: str, version: str) -> subprocess.Popen[bytes]:
-    """Its output goes where this process's does; that of one on an agent's host stays there."""
+    """Its output goes where this process's does; that of one on another host stays there."""
     host = group.hosts[rank]
-    if agent := group.agents.get(host):
-        asked = {"leader": leader, "rank": rank, "fingerprint": group.fingerprint}
-        command = hire_command(agent, {**asked, "version": version}, group.secret_file)
+    agent = group.agents.get(host, "")
+    if host in LOCAL and not agent:
+        command = local_command(leader, rank, group.secret_file)
     else:
-        command = follower_command(host, leader, rank, group.secret_file)
+        asked = {"leader": leader, "rank": rank, "fingerprint": group.fingerprint}
+        asked["version"] = version
+        command = hire_command(agent or f"{BY_SSH}{host}", asked, group.secret_file)
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=_environment(group, rank))
 
 

@@ -146,7 +146,9 @@ def test_ranks_on_one_machine_share_its_memory() -> None:
     assert (found[0].link is None, found[1].link is None) == (True, False)
 
 
-def test_of_hosts_that_ssh_starts_nothing_is_claimed() -> None:
+def test_hosts_that_ssh_reaches_are_planned_with_like_those_with_an_agent() -> None:
     settings = Settings(cluster_hosts=("localhost", "by-ssh"))
     survey = Survey(FakeExaminer(), lambda: 0.0)  # type: ignore[arg-type] # a fake
-    assert survey.hosts(settings, "model", "f1", MACHINE) == []
+    found = survey.hosts(settings, "model", "f1", MACHINE)
+    assert [host.name for host in found] == ["this machine", "by-ssh"]
+    assert found[1].machine == MACHINE
