@@ -47,11 +47,30 @@ TEMPLATES = {
     "deepseek_v3": "deepseek-ai-DeepSeek-V3.1",
     "deepseek_v32": "deepseek-ai-DeepSeek-V3.2",
     "kimi_k2": "moonshotai-Kimi-K2",
+    "lfm2": "LFM2-8B-A1B",
+    "lfm2_5": "LFM2.5-8B-A1B",
+    "llama3_3": "meta-llama-Llama-3.3-70B-Instruct",
+    "glm4_7": "GLM-4.7-Flash",
+    "deepseek_r1": "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
+    "deepseek_v4": "deepseek-ai-DeepSeek-V4",
+    "devstral": "unsloth-mistral-Devstral-Small-2507",
+    "qwq": "Qwen-QwQ-32B",
+    "smollm3": "HuggingFaceTB-SmolLM3-3B",
+    "minimax_m2": "MiniMax-M2",
+    "kimi_k3": "Kimi-K3",
+    "granite4": "ibm-granite-granite-4.0",
 }
 THINKING = {
     "qwen3": "<think>\nhm\n</think>\n\nIt is mild.",
     "qwen3_5": "hm\n</think>\n\nIt is mild.",
     "glm4_moe": "\n<think>hm</think>\nIt is mild.",
+    "glm4_7": "hm</think>It is mild.",
+    "deepseek_r1": "hm\n</think>\n\nIt is mild.",
+    "smollm3": "<think>\nhm\n</think>\nIt is mild.",
+    "minimax_m2": "hm\n</think>\n\nIt is mild.",
+    "lfm2_5": "<think>\nhm\n</think>\nIt is mild.",
+    "ministral3": "[THINK]hm[/THINK]It is mild.",
+    "gemma4": "<|channel>thought\nhm<channel|>It is mild.",
     "gpt_oss": "<|channel|>analysis<|message|>hm<|end|>"
     "<|start|>assistant<|channel|>final<|message|>It is mild.",
 }
@@ -65,6 +84,8 @@ WRITTEN_OUT = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>"
 WEATHER = ToolSpec(
     "get_weather", "Weather now", {"type": "object", "properties": {"city": {"type": "string"}}}
 )
+# What a vocabulary has and its template does not name.
+UNNAMED = {"lfm2": ("<|tool_call_start|>", "<|tool_call_end|>")}
 IDS = {"kimi_k2": "functions.get_weather:0"}  # its template writes nothing else of the name
 QUESTION = Message("user", (TextPart("How warm is it?"),))
 
@@ -83,8 +104,8 @@ def templates() -> dict[str, str]:
     return found
 
 
-def text_of(template: str) -> ModelText:
-    special = (*dict.fromkeys(MARKERS.findall(template)), "<eos>")
+def text_of(template: str, unnamed: tuple[str, ...] = ()) -> ModelText:
+    special = (*dict.fromkeys((*MARKERS.findall(template), *unnamed)), "<eos>")
     return ModelText(tokenizer(template, special, tuple(t for t in WRITTEN_OUT if t in template)))
 
 
@@ -110,7 +131,7 @@ def parsed(text: ModelText, prompt, token_ids) -> tuple[str, str, list[list[str]
 
 @pytest.mark.parametrize("family", TEMPLATES)
 def test_call_in_the_familys_own_words_comes_back_as_the_call(family, templates):
-    text = text_of(templates[TEMPLATES[family]])
+    text = text_of(templates[TEMPLATES[family]], UNNAMED.get(family, ()))
     prompt = text.render(Chat((QUESTION,), (WEATHER,)))
     call = ToolCall(IDS.get(family, "call12345"), WEATHER.name, '{"city": "Paris"}')
     asked = Message("assistant", (TextPart(""),), tool_calls=(call,))
@@ -123,7 +144,9 @@ def test_call_in_the_familys_own_words_comes_back_as_the_call(family, templates)
     said = text.texts.start()
     pieces = [said.push(token_id) for token_id in after]
     end = next(i for i in range(len(after)) if "20 deg" in "".join(pieces[: i + 1]))
-    _, _, calls = parsed(text, prompt, after[:end])
+    thought = text._tokenizer.encode("hm\n</think>\n\n", add_special_tokens=False)
+    opened = thought if prompt.thinking_preopened else []  # the history leaves thoughts out
+    _, _, calls = parsed(text, prompt, [*opened, *after[:end]])
     assert calls == [[call.name, call.arguments]]
 
 

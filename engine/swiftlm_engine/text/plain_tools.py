@@ -1,7 +1,8 @@
 """Plain tools: tools for templates that know none, told to the model in words.
 
 The definitions go into the system message, calls and results into the turns around them, in the
-form that most models have seen: JSON between `<tool_call>` tags.
+form that most models have seen: JSON between `<tool_call>` tags. Templates that know all but the
+calls (LFM2's) get those in their model's own form.
 """
 
 import json
@@ -11,6 +12,7 @@ from dataclasses import replace
 from swiftlm_engine.text.messages import Message, TextPart, ToolCall, ToolSpec
 from swiftlm_engine.text.turns import Turns, is_system, merge_neighbours
 
+PYTHON_CALL_START, _PYTHON_CALL_END = "<|tool_call_start|>", "<|tool_call_end|>"
 INTRODUCTION = """You can call these functions, one JSON object per line:
 <tools>
 {tools}
@@ -43,18 +45,56 @@ def spell_calls(turns: Turns) -> Turns:
     return merge_neighbours(tuple(map(_spelled, turns)))
 
 
+def spell_python_calls(turns: Turns) -> Turns:
+    """Calls as LFM2 writes them; results are left to the template."""
+    return tuple(
+        _with_calls(turn, (_python_calls(turn.tool_calls),)) if turn.tool_calls else turn
+        for turn in turns
+    )
+
+
 def _spelled(turn: Message) -> Message:
     if turn.role == "tool":
         text = f"<tool_response>\n{turn.text}\n</tool_response>"
         return Message("user", (TextPart(text),))
     if turn.tool_calls:
-        calls = tuple(TextPart(_call_text(call)) for call in turn.tool_calls)
-        said = turn.parts if turn.text else ()
-        return replace(turn, parts=(*said, *calls), tool_calls=())
+        return _with_calls(turn, tuple(map(_call_text, turn.tool_calls)))
     return turn
+
+
+def _with_calls(turn: Message, texts: tuple[str, ...]) -> Message:
+    said = turn.parts if turn.text else ()
+    return replace(turn, parts=(*said, *map(TextPart, texts)), tool_calls=())
 
 
 def _call_text(call: ToolCall) -> str:
     name = json.dumps(call.name, ensure_ascii=False)
     arguments = call.arguments.strip() or "{}"
     return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
+
+
+def _python_calls(calls: Sequence[ToolCall]) -> str:
+    return f"{PYTHON_CALL_START}[{', '.join(map(_python_call, calls))}]{_PYTHON_CALL_END}"
+
+
+def _python_call(call: ToolCall) -> str:
+    try:
+        arguments = json.loads(call.arguments.strip() or "{}")
+        words = ", ".join(f"{name}={_literal(value)}" for name, value in arguments.items())
+    except (ValueError, AttributeError):  # a client sent what is no object
+        words = call.arguments
+    return f"{call.name}({words})"
+
+
+def _literal(value: object) -> str:
+    """As Python writes it, with JSON's quotes."""
+    match value:
+        case str():
+            return json.dumps(value, ensure_ascii=False)
+        case list():
+            return f"[{', '.join(map(_literal, value))}]"
+        case dict():
+            pairs = (f"{_literal(key)}: {_literal(item)}" for key, item in value.items())
+            return f"{{{', '.join(pairs)}}}"
+        case _:
+            return repr(value)

@@ -5,16 +5,23 @@ a template drops without a word counts as refused too: every system and user tex
 tools were asked and answered, must be found in the prompt.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from swiftlm_engine.text.boundaries import Boundaries, Encoded, Position
 from swiftlm_engine.text.detokenizer import bare
 from swiftlm_engine.text.jinja import TEMPLATE_ERRORS, Renderer
-from swiftlm_engine.text.messages import Chat, ToolSpec
-from swiftlm_engine.text.plain_tools import explain_tools, spell_calls
+from swiftlm_engine.text.messages import Chat, Message, TextPart, ToolCall, ToolSpec
+from swiftlm_engine.text.plain_tools import (
+    PYTHON_CALL_START,
+    explain_tools,
+    spell_calls,
+    spell_python_calls,
+)
 from swiftlm_engine.text.reasoning import opened_by
 from swiftlm_engine.text.replay import (
     FindBlock,
@@ -26,6 +33,14 @@ from swiftlm_engine.text.replay import (
     with_thoughts,
 )
 from swiftlm_engine.text.turns import Turns, calls_of, is_system, variants, with_tool_names
+
+_PROBE_WORD = "zanzibar"
+_PROBE_CALL = ToolCall("call12345", "look", f'{{"at": "{_PROBE_WORD}"}}')
+_PROBE = (
+    Message("user", (TextPart("Look."),)),
+    Message("assistant", (TextPart(""),), tool_calls=(_PROBE_CALL,)),
+    Message("tool", (TextPart("Done."),), name="look", tool_call_id=_PROBE_CALL.id),
+)
 
 
 class TemplateRefused(ValueError):
@@ -149,12 +164,29 @@ class ChatTemplate:
         if not self.knows_tools and (chat.tools or any(_uses_tools(given))):
             given = spell_calls(explain_tools(given, chat.tools) if chat.tools else given)
             chat = replace(chat, tools=())
+        elif any(calls_of(given)) and self._forgets_calls:
+            given = self._spell(given)
         images = next((i for i, m in enumerate(chat.messages) if m.has_images), None)
         if images is not None and "image" not in self.source:
             raise TemplateRefused("this model's chat template has no place for images", images)
         for as_parts in (False, True) if images is None else (True,):
-            for turns in variants(given, spell_calls):
+            for turns in variants(given, self._spell):
                 yield chat, turns, as_parts
+
+    @cached_property
+    def _forgets_calls(self) -> bool:
+        """The template lists tools, and yet writes nothing of a call."""
+        probe = Chat(_PROBE)
+        for as_parts in (False, True):
+            with contextlib.suppress(*TEMPLATE_ERRORS):
+                return _PROBE_WORD not in self._renderer.draw(probe, _PROBE, as_parts, answer=True)
+        return False
+
+    @property
+    def _spell(self) -> Callable[[Turns], Turns]:
+        """How calls are put into words where the template drops them."""
+        own = self.knows_tools and PYTHON_CALL_START in self._tokenizer.get_vocab()
+        return spell_python_calls if own else spell_calls
 
     def _known_roles(self, turns: Turns) -> Turns:
         if "developer" in self.source:

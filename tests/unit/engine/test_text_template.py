@@ -163,6 +163,38 @@ def test_a_template_that_forgets_the_calls_gets_them_as_text() -> None:
     assert '{"name": "get_weather", "arguments": {"city": "Paris"}}' in text
 
 
+def test_a_call_is_missed_although_all_its_words_were_said_by_the_user() -> None:
+    forgets = "{{ tools }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    _, *rest = asked_and_answered()
+    text = render(Chat((say("user", "Which city is Paris?"), *rest), (WEATHER,)), forgets).text
+    assert '{"name": "get_weather", "arguments": {"city": "Paris"}}' in text
+
+
+FORGETFUL = """{%- if tools %}{{- 'Tools: ' + tools | tojson }}{%- endif %}
+{%- for m in messages %}
+{{- '<|im_start|>' + m.role + ' ' + m.content + '<|im_end|>' }}
+{%- endfor %}"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        ('{"city": "Zürich \\"W\\"", "days": 3}', 'city="Zürich \\"W\\"", days=3'),
+        ('{"city": "Paris", "now": true, "at": null}', 'city="Paris", now=True, at=None'),
+        ('{"cities": ["Paris", {"of": "Oslo"}]}', 'cities=["Paris", {"of": "Oslo"}]'),
+        ('{"city": "Paris', '{"city": "Paris'),
+    ],
+)
+def test_forgotten_calls_are_written_as_a_model_of_python_calls_writes_them(
+    arguments: str, written: str
+) -> None:
+    messages = asked_and_answered(ToolCall("call_0123456789", "get_weather", arguments))
+    tokens = {"special": ("<|tool_call_start|>", "<|tool_call_end|>", "<|im_end|>")}
+    text = render(Chat(messages, (WEATHER,)), FORGETFUL, **tokens).text
+    assert f"<|tool_call_start|>[get_weather({written})]<|tool_call_end|>" in text
+    assert "<|im_start|>tool 20 degrees<|im_end|>" in text
+
+
 def test_an_open_answer_goes_on_where_it_ends() -> None:
     chat = Chat((say("user", "Hi"), say("assistant", "Well, ")), continue_final_message=True)
     assert render(chat).text.endswith("<|im_start|>assistant\nWell, ")
