@@ -3,8 +3,8 @@
     python bench/gpu_cluster.py [--shape 8b] [--prompt 2048] [--tokens 128] [--rounds 5] [--out DIR]
 
 Writes a random 4-bit checkpoint with the shape of Qwen3-8B and a tokenizer of as many words, and
-asks in turns, greedily: our engine on one card, our engine over two (tensor parallel), and
-`stream_generate` of a model that mlx-lm's `sharded_load` split over two. First token is prefill and
+asks in turns, greedily: our engine on one card, over two (tensor parallel), over two as a pipeline,
+and `stream_generate` of a model that mlx-lm's `shard` split over two. First token is prefill and
 the first step; decode is what follows. "8 at once" are eight requests in one batch, ours only.
 Random weights are as fast as trained ones and say nothing of quality; the table says how far the
 text of two ranks equals one's (float16 sums in another order part sooner or later).
@@ -115,28 +115,23 @@ def _environ(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, **more}
 
 
-# ---- the three
+# ---- the four
 
 
 async def measure(folder: Path, args: argparse.Namespace) -> Report:
-    columns = ["", "one card", "two cards", "mlx-lm, two cards", "two / one", "ours / mlx-lm"]
-    report = Report("gpu_cluster", columns)
     prompt, short = text_of(args.prompt), text_of(64)
-    found: dict[str, list[Asked]] = {"one": [], "two": [], "peer": []}
-    wide: dict[str, list[float]] = {"one": [], "two": []}
+    found: dict[str, list[Asked]] = {"one": [], "two": [], "row": [], "peer": []}
+    wide: dict[str, list[float]] = {"one": [], "two": [], "row": []}
     async with AsyncExitStack() as stack:
         peer = stack.enter_context(sharded(folder, args))
-        one = await stack.enter_async_context(engine(folder, "one", args.out))
-        two = await stack.enter_async_context(engine(folder, "two", args.out, args.backend))
+        ours: dict[str, EngineProcess] = {}
+        for name, split in {"one": "", "two": "tensor", "row": "pipeline"}.items():
+            ours[name] = await stack.enter_async_context(engine(folder, name, args, split))
         for round_ in range(args.rounds + 1):
-            asked = {
-                "one": await ask(one, prompt, args.tokens, f"a{round_}"),
-                "two": await ask(two, prompt, args.tokens, f"a{round_}"),
-                "peer": peer.ask(prompt, args.tokens),
-            }
+            asked = {k: await ask(v, prompt, args.tokens, f"a{round_}") for k, v in ours.items()}
+            asked["peer"] = peer.ask(prompt, args.tokens)
             rates = {
-                "one": await ask_many(one, short, args.tokens, f"b{round_}"),
-                "two": await ask_many(two, short, args.tokens, f"b{round_}"),
+                k: await ask_many(v, short, args.tokens, f"b{round_}") for k, v in ours.items()
             }
             print(f"round {round_}: {rates}", file=sys.stderr, flush=True)
             if round_:  # the first warms up
@@ -144,8 +139,7 @@ async def measure(folder: Path, args: argparse.Namespace) -> Report:
                     found[name].append(answer)
                 for name, rate in rates.items():
                     wide[name].append(rate)
-    _fill(report, found, wide)
-    return report
+    return _report(found, wide)
 
 
 def text_of(num_tokens: int) -> str:
@@ -153,7 +147,9 @@ def text_of(num_tokens: int) -> str:
     return (SENTENCE * (num_tokens // 16 + 1))[: num_tokens * 3]
 
 
-def _fill(report: Report, found: dict[str, list[Asked]], wide: dict[str, list[float]]) -> None:
+def _report(found: dict[str, list[Asked]], wide: dict[str, list[float]]) -> Report:
+    cards = ["one card", "two cards", "two, pipeline", "mlx-lm, two cards"]
+    report = Report("gpu_cluster", ["", *cards, "two / one", "ours / mlx-lm"])
     first = {k: Figure(tuple(a.first_s * 1000 for a in v), "ms") for k, v in found.items()}
     rate = {k: Figure(tuple(a.decode_rate for a in v), "tok/s") for k, v in found.items()}
     many = {k: Figure(tuple(v), "tok/s") for k, v in wide.items()}
@@ -174,18 +170,18 @@ def _fill(report: Report, found: dict[str, list[Asked]], wide: dict[str, list[fl
     )
     report.add(
         f"decode, {WIDTH} at once",
-        many["one"],
-        many["two"],
+        *many.values(),
         "",
         ratio(many["two"], many["one"]),
         "",
         **{f"many_{name}": figure for name, figure in many.items()},
     )
     own = found["two"][-1].text
-    for name in ("one", "peer"):
+    for name in ("one", "row", "peer"):
         pairs = zip(own, found[name][-1].text, strict=False)
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         report.notes.append(f"{same} of {len(own)} characters of two cards are those of {name}")
+    return report
 
 
 # ---- ours
@@ -201,14 +197,14 @@ main()
 
 @asynccontextmanager
 async def engine(
-    folder: Path, name: str, out: Path, backend: str = ""
+    folder: Path, name: str, args: argparse.Namespace, split: str = ""
 ) -> AsyncIterator[EngineProcess]:
-    """Loaded; over two ranks if a back end is named."""
+    """Loaded; over two ranks if it is to be split."""
     place = folder / name
     place.mkdir()
-    program = ["-c", _ENGINE.format(log=str((out / f"gpu_cluster-{name}.log").resolve()))]
-    if backend:
-        program += ["--group", str(_group_file(place, backend))]
+    program = ["-c", _ENGINE.format(log=str((args.out / f"gpu_cluster-{name}.log").resolve()))]
+    if split:
+        program += ["--group", str(_group_file(place, args.backend, split))]
     async with engine_process(place, _environ()["PYTHONPATH"], program) as process:
         last = (await process.load(folder / "model"))[-1]
         if last.stage is not m.LoadEventStage.READY:
@@ -217,12 +213,12 @@ async def engine(
         yield process
 
 
-def _group_file(place: Path, backend: str) -> Path:
+def _group_file(place: Path, backend: str, split: str) -> Path:
     secret, file = place / "secret", place / "group.json"
     secret.touch(0o600)
     secret.write_text("a secret of a group of a benchmark")
     fields = {"hosts": ["localhost"] * 2, "secret_file": str(secret), "lost_after_s": 60}
-    file.write_text(json.dumps(fields | {"split": "tensor", "backend": backend}))
+    file.write_text(json.dumps(fields | {"split": split, "backend": backend}))
     return file
 
 
@@ -261,9 +257,15 @@ _RANK = """
 import json, os, sys, time
 import mlx.core as mx
 from mlx_lm import stream_generate
-from mlx_lm.utils import sharded_load
+from mlx_lm.utils import load_model, load_tokenizer
+from pathlib import Path
 group = mx.distributed.init(strict=True, backend=sys.argv[2])
-model, tokenizer = sharded_load(sys.argv[1], None, group)
+# As `sharded_load`, whose barrier is a sum on the CPU: NCCL has none.
+model, config = load_model(Path(sys.argv[1]), lazy=True)
+model.shard(group)
+mx.eval(model.parameters())
+mx.eval(mx.distributed.all_sum(mx.array(1.0), group=group))
+tokenizer = load_tokenizer(Path(sys.argv[1]))
 if sys.argv[2] == "ring":  # as the engine does on a CPU
     model.set_dtype(mx.float32)
 tokenizer._eos_token_ids = set()

@@ -144,7 +144,8 @@ def _load(link: Link, steps: queue.SimpleQueue[Message], invitation: Invitation)
     link.send(_check(asked))
     told = steps.get()  # every rank has found its files in order
     before = open_sockets()
-    place = Place(join_ring(told["ring"], rank, told["backend"]), decode_share(told["share"]))
+    ring = join_ring(told["ring"], rank, told["backend"])
+    place = Place(ring, decode_share(told["share"]), told["backend"])
     keep_open(open_sockets() - before)
     try:
         weights = load_weights(

@@ -82,7 +82,8 @@ class Leader:
             share = encode_share(shares[follower.rank])
             backend = self._group.backend
             follower.link.send({"do": "load", "ring": ring, "backend": backend, "share": share})
-        self._place = Place(join_ring(ring, 0, self._group.backend), shares[0])
+        joined = join_ring(ring, 0, self._group.backend)
+        self._place = Place(joined, shares[0], self._group.backend)
         return self._place
 
     def _memories(self) -> Ids[int]:

@@ -50,6 +50,34 @@ class RingHop:
         return h
 
 
+class SumHop:
+    """Where a back end only adds up (MLX's NCCL): every rank takes part in every hop of a forward
+    pass, hop i after rank i's layers, and all but rank i add zeros to its hidden states."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def send(self, h: mx.array) -> None:
+        self._sum(h)
+        for _ in range(self._hops_of_others_after()):
+            self._sum(mx.zeros_like(h))
+
+    def receive(self, like: mx.array) -> mx.array:
+        for _ in range(self._group.rank() or self._group.size() - 1):
+            h = self._sum(mx.zeros_like(like))
+        return h
+
+    def _hops_of_others_after(self) -> int:
+        """None for the leader, who takes part in those when it waits for the last rank's."""
+        rank = self._group.rank()
+        return self._group.size() - 1 - rank if rank else 0
+
+    def _sum(self, part: mx.array) -> mx.array:
+        h = mx.distributed.all_sum(part, group=self._group)
+        mx.async_eval(h)  # in the order of the calls, as above
+        return h
+
+
 def install(model: nn.Module, own: range, hop: Hop) -> list[nn.Module]:
     """Leaves this rank the layers `own` of a model that is not evaluated yet; 0 is the leader's.
 

@@ -16,7 +16,7 @@ from swiftlm_engine.brain.facts import ModelFacts
 from swiftlm_engine.brain.plan.group import split_layers
 from swiftlm_engine.brain.plan.obstacles import pipeline_obstacle, tensor_obstacle
 from swiftlm_engine.brain.plan.share import Share, Split
-from swiftlm_engine.cluster.pipeline import RingHop, install
+from swiftlm_engine.cluster.pipeline import RingHop, SumHop, install
 from swiftlm_engine.generation import EngineFault, FaultKind
 
 
@@ -26,6 +26,7 @@ class Place:
 
     ring: Any  # mx.distributed.Group
     share: Share
+    backend: str = "ring"  # of mx.distributed
 
     @property
     def note(self) -> str:
@@ -78,6 +79,6 @@ def take_share(model: Any, place: Place) -> list[nn.Module]:
         if ring.rank() == ring.size() - 1 and own.stop != len(model.layers):
             message = f"the model has {len(model.layers)} layers, its files {own.stop}"
             raise EngineFault(FaultKind.UNSUPPORTED, message)
-        return install(model, own, RingHop(ring))
+        return install(model, own, SumHop(ring) if place.backend == "nccl" else RingHop(ring))
     model.shard(place.ring)
     return [model]
