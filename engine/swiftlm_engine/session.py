@@ -27,6 +27,7 @@ from swiftlm_engine.device import Device, blas_name, find_device
 from swiftlm_engine.embedder import Embedder
 from swiftlm_engine.engine import Engine
 from swiftlm_engine.generation import EngineFault, Event, FaultKind
+from swiftlm_engine.heap import Heap, trim
 from swiftlm_engine.kv import KvCaches, choose_caches
 from swiftlm_engine.kv_check import threshold_tokens
 from swiftlm_engine.loader import LoadedWeights, Report, load_weights
@@ -93,6 +94,7 @@ class Session:
     folder: FolderFacts
     streaming: StreamingReport | None = None
     watcher: StreamWatcher | None = None
+    heap: Heap = field(default_factory=Heap)
 
     @property
     def has_work(self) -> bool:
@@ -105,6 +107,7 @@ class Session:
 
     def idle(self) -> None:
         self.engine.scheduler.check_integrity()
+        self.heap.idle(self.engine.counters.steps)
         self.prefix.pump()
         if self.watcher is not None:
             self.watcher.idle()
@@ -139,6 +142,8 @@ def open_session(
     vocab_size = _warm_up(weights.model, kv, peers)
     if leader is None:
         weights = sanity.checked(weights, kv.make, vocab_size, options)
+    mx.clear_cache()
+    trim()  # what casting the weights has left
     return _assemble(options, device, weights, kv, vocab_size, stream, emit, peers)
 
 

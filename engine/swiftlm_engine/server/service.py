@@ -32,6 +32,7 @@ from swiftlm_engine.generation import (
     Finished,
     GenerateJob,
 )
+from swiftlm_engine.heap import trim
 from swiftlm_engine.mlx_thread import MlxThread
 from swiftlm_engine.prepare import Prepared
 from swiftlm_engine.server import decode, encode, tokens
@@ -248,6 +249,7 @@ class EngineService(m.EngineBase):
                 mx.clear_cache()
             if message.resize_bytes is not None:
                 prefix.resize(message.resize_bytes)
+            trim()  # whoever asks for less wants it back
             return json.dumps(dataclasses.asdict(prefix.stats()))
 
         return m.CacheReply(stats=await asyncio.wrap_future(self._mlx.call(act)))
