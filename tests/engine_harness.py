@@ -58,7 +58,7 @@ class EngineHarness:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.session.prefix.close()
+        self.mlx.post(self.session.prefix.close)
         self.mlx.stop(10)
 
     def submit(self, *jobs: GenerateJob) -> None:

@@ -58,6 +58,13 @@ def runner(model, ram_bytes: int = 1 << 30) -> Runner:
     return Runner(model, PrefixCache(lambda: make_prompt_cache(model), ram_bytes))
 
 
+def write_out(cache: PrefixCache) -> None:
+    """Everything that waits for the SSD is on it afterwards."""
+    while not cache.pump():
+        assert cache._ssd.drain(30.0)
+    assert cache._ssd.drain(30.0)
+
+
 def tokens(seed: int, count: int) -> list[int]:
     mx.random.seed(seed)
     return mx.random.randint(7, 300, (count,)).tolist()

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 IDLE_WAIT_S = 0.5
+SOON_S = 0.01
 
 
 class Steps(Protocol):
@@ -28,8 +29,8 @@ class Steps(Protocol):
 
     def step(self) -> None: ...
 
-    def idle(self) -> None:
-        """Called about twice a second while there is nothing to do."""
+    def idle(self) -> bool:
+        """Called about twice a second while there is nothing to do, and soon again when True."""
 
 
 class MlxThread:
@@ -40,6 +41,7 @@ class MlxThread:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._on_death = on_death
         self._steps: Steps | None = None
+        self._idle_wait_s = IDLE_WAIT_S
         self._stopping = False
         self._ended = threading.Event()
         self.last_step_at = time.monotonic()
@@ -116,13 +118,14 @@ class MlxThread:
         if steps.has_work:
             steps.step()
             self.last_step_at = time.monotonic()
+            self._idle_wait_s = IDLE_WAIT_S
         elif not busy:
             self.last_step_at = time.monotonic()
-            steps.idle()
+            self._idle_wait_s = SOON_S if steps.idle() else IDLE_WAIT_S
 
     def _run_calls(self, *, wait: bool) -> None:
         try:
-            run = self._calls.get(block=wait, timeout=IDLE_WAIT_S if wait else None)
+            run = self._calls.get(block=wait, timeout=self._idle_wait_s if wait else None)
             while True:
                 run()
                 run = self._calls.get_nowait()

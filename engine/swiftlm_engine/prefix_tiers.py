@@ -6,6 +6,7 @@ import logging
 import re
 from pathlib import Path
 
+from swiftlm_engine.brain.plan.terms import WRITE_BUFFER_BYTES
 from swiftlm_engine.cluster.peers import ALONE, Peers
 from swiftlm_engine.device import Device
 from swiftlm_engine.kv import KvCaches
@@ -37,10 +38,9 @@ def _ssd_tier(
 ) -> SsdTier | None:
     fingerprint = fingerprint_of(options.folder, template=template, kv_format=kv_format)
     root = folder / re.sub(r"[^A-Za-z0-9._-]+", "--", options.model)
+    limits = SsdLimits(options.prefix_cache_dir_bytes, queue_bytes=WRITE_BUFFER_BYTES)
     try:
-        return SsdTier(
-            root, fingerprint, kv.make, SsdLimits(max_bytes=options.prefix_cache_dir_bytes)
-        )
+        return SsdTier(root, fingerprint, kv.make, limits)
     except (FolderInUse, OSError) as error:
         log.warning("the prefix cache stays in memory: %s", error)
         return None

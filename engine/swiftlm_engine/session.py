@@ -33,6 +33,7 @@ from swiftlm_engine.kv_check import threshold_tokens
 from swiftlm_engine.loader import LoadedWeights, Report, load_weights
 from swiftlm_engine.options import EngineOptions
 from swiftlm_engine.prefix.cache import PrefixCache
+from swiftlm_engine.prefix.pace import Pace
 from swiftlm_engine.prefix_tiers import open_prefix_cache
 from swiftlm_engine.prepare import Preparer
 from swiftlm_engine.runner import Runner
@@ -54,7 +55,6 @@ DEFAULT_QUEUE = 64
 DEFAULT_SLICE_MS = 250
 DEFAULT_CHUNK = {Device.METAL: 2048, Device.CUDA: 2048, Device.CPU: 512}
 MAX_CHOICES = 16
-PUMP_STEPS = 16  # between two looks at what the prefix cache has to write
 DEFAULT_CONTEXT = 4096  # for a config that states none
 
 
@@ -88,6 +88,7 @@ class Session:
     text: ModelText
     runner: Runner
     prefix: PrefixCache
+    pace: Pace
     embedder: Embedder
     compiler: ConstraintCompiler
     subject: Subject
@@ -102,15 +103,14 @@ class Session:
 
     def step(self) -> None:
         self.engine.step()
-        if self.engine.counters.steps % PUMP_STEPS == 0:
-            self.prefix.pump()
+        self.pace.between_steps()
 
-    def idle(self) -> None:
+    def idle(self) -> bool:
         self.engine.scheduler.check_integrity()
         self.heap.idle(self.engine.counters.steps)
-        self.prefix.pump()
         if self.watcher is not None:
             self.watcher.idle()
+        return self.pace.idle()
 
 
 def open_session(
@@ -219,6 +219,7 @@ def _assemble(
         text,
         runner,
         prefix,
+        Pace(prefix),
         embedder,
         compiler,
         _subject(device, weights, kv, stream, facts, limits, streams),

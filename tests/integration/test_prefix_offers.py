@@ -10,12 +10,14 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import weakref
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import ArraysCache, KVCache
+from prefix_runner import write_out
 
 from swiftlm_engine.brain.prefix_index import Kind
 from swiftlm_engine.prefix.cache import (
@@ -92,10 +94,18 @@ def tokens(first: int, count: int) -> list[int]:
     return [first * 10_000 + i for i in range(count)]
 
 
-def open_cache(folder, disk, caches=plain, ram_tokens=10_000, clock=lambda: 0.0, **limits):
+def open_cache(
+    folder,
+    disk,
+    caches=plain,
+    ram_tokens=10_000,
+    clock=lambda: 0.0,
+    cache_clock=time.monotonic,
+    **limits,
+):
     defaults = {"max_bytes": 1 << 30, "min_free_bytes": 0, "block_tokens": 32}
     tier = SsdTier(folder, Fingerprint({}), caches, SsdLimits(**defaults | limits), clock, disk)
-    return PrefixCache(caches, ram_tokens * TOKEN_BYTES, tier)
+    return PrefixCache(caches, ram_tokens * TOKEN_BYTES, tier, cache_clock)
 
 
 def length_on_disk(folder, prompt, caches=plain) -> int:
@@ -117,12 +127,73 @@ def test_queue_never_holds_more_than_its_limit_and_all_is_written_in_the_end(dis
     cache = open_cache(tmp_path, disk, queue_bytes=limit)
     prompt = tokens(1, 1000)
     cache.store(prompt, plain(1000))
-    assert 0 < cache.stats().ssd.queued_bytes <= limit
     assert not cache.pump()
+    assert 0 < cache.stats().ssd.queued_bytes <= limit
     disk.gate.set()
     assert cache.close(LONG)
     assert cache.stats().ssd.dropped == {}
     assert length_on_disk(tmp_path, [*prompt, 0]) == 1000
+
+
+def test_what_is_stored_waits_until_it_is_pumped_and_is_written_at_close(disk, tmp_path):
+    disk.gate.set()
+    now = [3.0]
+    cache = open_cache(tmp_path, disk, cache_clock=lambda: now[0])
+    assert cache.waiting_since is None
+    cache.store(tokens(1, 320), plain(320))
+    assert cache.waiting_since == 3.0
+    assert cache.waiting_bytes == cache.stats().waiting_bytes == 320 * TOKEN_BYTES
+    assert cache.stats().ssd.queued_bytes == disk.num_written == 0
+    assert cache.close(LONG)
+    assert length_on_disk(tmp_path, [*tokens(1, 320), 0]) == 320
+
+
+def test_pumping_copies_out_about_as_much_as_it_is_told(disk, tmp_path):
+    cache = open_cache(tmp_path, disk)
+    cache.store(tokens(1, 320), plain(320))
+    assert not cache.pump(33 * TOKEN_BYTES)
+    assert 33 * TOKEN_BYTES < cache.stats().ssd.queued_bytes <= 66 * TOKEN_BYTES
+    assert cache.is_writing
+    disk.gate.set()
+    write_out(cache)
+    assert not cache.is_writing
+    assert cache.waiting_since is None
+    cache.close(LONG)
+
+
+def test_longer_prefix_takes_over_the_wait_of_the_one_it_replaces(disk, tmp_path):
+    now = [3.0]
+    cache = open_cache(tmp_path, disk, cache_clock=lambda: now[0])
+    cache.store(tokens(1, 64), plain(64))
+    now[0] = 9.0
+    cache.store(tokens(1, 128), plain(128))
+    assert cache.waiting_since == 3.0
+    assert cache.waiting_bytes == 128 * TOKEN_BYTES
+    cache.resize(0)
+    assert cache.waiting_since is None
+
+
+def test_what_ram_evicts_while_it_waits_is_written_then(disk, tmp_path):
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk, ram_tokens=1000)
+    cache.store(tokens(1, 600), plain(600))
+    cache.store(tokens(2, 600), plain(600))  # evicts the first
+    cache.store(tokens(3, 600), plain(600))
+    cache.resize(100 * TOKEN_BYTES)
+    assert cache.close(LONG)
+    assert cache.stats().ssd.dropped == {}
+    for first in (1, 2, 3):
+        assert length_on_disk(tmp_path, [*tokens(first, 600), 0]) == 600
+
+
+def test_state_is_saved_whose_trunk_went_to_a_longer_prefix_while_both_waited(disk, tmp_path):
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk, hybrid)
+    cache.store(tokens(1, 100), hybrid(100), Kind.PROMPT)
+    cache.store(tokens(1, 120), hybrid(120))
+    assert cache.close(LONG)
+    assert length_on_disk(tmp_path, [*tokens(1, 120), 0], hybrid) == 120
+    assert length_on_disk(tmp_path, tokens(1, 120), hybrid) == 100
 
 
 def test_what_ram_evicts_before_the_queue_takes_it_is_dropped_and_counted(disk, tmp_path):
@@ -186,7 +257,7 @@ def test_states_are_written_only_as_tokens_pay_for_them(disk, tmp_path):
     cache = open_cache(tmp_path, disk, hybrid)
     for count in range(16, 641, 16):  # a state is worth 64 tokens
         cache.store(tokens(1, count), hybrid(count))
-    cache._ssd.drain(LONG)
+        write_out(cache)
     assert disk.num_written <= 2 * 640 * TOKEN_BYTES * 1.2
     assert len(list(tmp_path.rglob("*.state"))) == 640 // 64
     cache.close(LONG)
@@ -197,7 +268,7 @@ def test_state_that_did_not_pay_is_saved_at_close(disk, tmp_path):
     cache = open_cache(tmp_path, disk, hybrid)
     for count in (64, 70, 80):
         cache.store(tokens(1, count), hybrid(count))
-    cache._ssd.drain(LONG)
+        write_out(cache)
     assert len(list(tmp_path.rglob("*.state"))) == 1
     assert cache.close(LONG)
     assert length_on_disk(tmp_path, [*tokens(1, 80), 0], hybrid) == 80
@@ -210,7 +281,7 @@ def test_state_that_did_not_pay_is_saved_when_ram_evicts_it(disk, tmp_path):
     cache.store(tokens(1, 64), hybrid(64))
     cache.store(tokens(1, 70), hybrid(70))
     cache.store(tokens(2, 200), hybrid(200))  # evicts the first conversation
-    cache._ssd.drain(LONG)
+    write_out(cache)
     assert cache.match([*tokens(1, 70), 0]).length == 70
     cache.close(LONG)
 
@@ -219,7 +290,7 @@ def test_system_state_is_written_at_once(disk, tmp_path):
     disk.gate.set()
     cache = open_cache(tmp_path, disk, hybrid)
     cache.store(tokens(1, 20), hybrid(20), Kind.SYSTEM)
-    cache._ssd.drain(LONG)
+    write_out(cache)
     assert len(list(tmp_path.rglob("*.state"))) == 1
     cache.close(LONG)
 
@@ -228,14 +299,15 @@ def test_free_space_below_the_floor_evicts_then_drops(disk, tmp_path):
     disk.gate.set()
     cache = open_cache(tmp_path, disk, min_free_bytes=1000)
     cache.store(tokens(1, 64), plain(64))
-    cache._ssd.drain(LONG)
+    write_out(cache)
     disk.free = 1000  # not one byte to spare
     cache.store(tokens(2, 32), plain(32))
-    cache._ssd.drain(LONG)
+    write_out(cache)
     assert cache.stats().ssd.num_evicted > 0
     assert disk.num_written <= 100 * TOKEN_BYTES
     disk.free = 0
     cache.store(tokens(3, 320), plain(320))
+    write_out(cache)
     assert cache.stats().ssd.dropped == {"directory full": 1}
     cache.close(LONG)
 
@@ -246,12 +318,12 @@ def test_bytes_written_in_a_day_are_bounded_and_come_back_the_next(disk, tmp_pat
     allowance = 200 * TOKEN_BYTES
     cache = open_cache(tmp_path, disk, clock=lambda: hour[0] * 3600.0, max_bytes_per_day=allowance)
     cache.store(tokens(1, 320), plain(320))
-    cache._ssd.drain(LONG)
+    write_out(cache)
     assert 0 < disk.num_written <= allowance * 1.1
     assert cache.stats().ssd.dropped == {"daily writes spent": 1}
     hour[0] = 24.0
     cache.store(tokens(1, 340), plain(340))
-    cache._ssd.drain(LONG)
+    write_out(cache)
     assert allowance < disk.num_written <= 2 * allowance * 1.1
     cache.close(LONG)
 
@@ -268,7 +340,7 @@ def test_least_recently_used_files_leave_first_and_age_survives_a_restart(disk, 
     for first in (1, 2, 3):
         minute[0] += 1
         cache.store(tokens(first, 64), plain(64))
-        cache._ssd.drain(LONG)
+        write_out(cache)
         for path in tmp_path.rglob("*.kv"):  # written now, by this clock
             if path.stat().st_mtime > 1e6:
                 os.utime(path, (clock(), clock()))
@@ -291,7 +363,7 @@ def test_clear_deletes_the_files(disk, tmp_path):
     cache = open_cache(tmp_path, disk)
     cache.store(tokens(1, 100), plain(100))
     cache.clear()
-    cache._ssd.drain(LONG)
+    write_out(cache)
     assert list(tmp_path.rglob("*.kv")) == []
     assert isinstance(cache.match(tokens(1, 100)), Miss)
     cache.close(LONG)
@@ -355,7 +427,7 @@ def test_write_error_costs_the_file_and_what_hangs_on_it_only(tmp_path):
     disk.gate.set()
     cache = open_cache(tmp_path, disk)
     cache.store(tokens(1, 160), plain(160))
-    cache._ssd.drain(LONG)
+    write_out(cache)
     assert cache.stats().ssd.dropped["write failed"] >= 1
     assert cache.match(tokens(1, 160)).source is Source.RAM
     cache.close(LONG)
@@ -368,14 +440,14 @@ sys.path[:0] = {path!r}
 import mlx.core as mx
 mx.set_default_device(mx.cpu)
 from pathlib import Path
-from test_prefix_offers import GatedDisk, open_cache, plain, tokens
+from test_prefix_offers import GatedDisk, open_cache, plain, tokens, write_out
 disk = GatedDisk()
 disk.gate.set()
 cache = open_cache(Path({folder!r}), disk)
 for count in range(50, 2000, 50):
     cache.store(tokens(1, count), plain(count))
     if count == 500:
-        assert cache._ssd.drain(30.0)
+        write_out(cache)
         print("ready", flush=True)
 """
 

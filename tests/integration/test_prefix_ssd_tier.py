@@ -9,7 +9,7 @@ import tiny_models
 from families import EACH
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load
-from prefix_runner import Runner, tokens
+from prefix_runner import Runner, tokens, write_out
 
 from swiftlm_engine.brain.prefix_index import Kind
 from swiftlm_engine.prefix.cache import Match, Miss, PrefixCache, Source
@@ -97,7 +97,7 @@ def test_appending_writes_no_more_than_twice_the_kv_of_what_is_new(model, tmp_pa
         runner._prefill(fresh, caches)
         prompt += fresh
         runner.cache.store(prompt, caches, Kind.TURN)
-        runner.cache._ssd.drain(10.0)
+        write_out(runner.cache)
         kv_of_prompt.append(per_token_bytes(caches))
     written = runner.cache.stats().ssd.bytes_written
     assert written <= 2 * 600 * kv_of_prompt[-1] + 6 * 4096  # headers
@@ -164,7 +164,7 @@ def test_directory_stays_within_its_limit_and_keeps_the_newest(llama, tmp_path):
     runner = start(llama, tmp_path, limits)
     for seed in range(12):
         runner.generate(tokens(seed, 60))
-        runner.cache._ssd.drain(10.0)
+        write_out(runner.cache)
         assert on_disk(tmp_path) <= limits.max_bytes
     runner.cache.close(10.0)
     again = start(llama, tmp_path, limits)
@@ -180,7 +180,7 @@ def test_lower_limit_is_enforced_at_start(llama, tmp_path):
     runner.cache.close(10.0)
     assert on_disk(tmp_path) > 200_000
     again = start(llama, tmp_path, SsdLimits(200_000, 0, block_tokens=32))
-    again.cache._ssd.drain(10.0)
+    write_out(again.cache)
     assert 0 < on_disk(tmp_path) <= 200_000
     again.cache.close(10.0)
 

@@ -4,7 +4,7 @@ import mlx.core as mx
 import pytest
 import tiny_models
 from mlx_lm.utils import load
-from prefix_runner import Runner, tokens
+from prefix_runner import Runner, tokens, write_out
 
 from swiftlm_engine import turboquant
 from swiftlm_engine.brain.prefix_index import Kind
@@ -107,6 +107,7 @@ def test_growing_conversation_writes_its_compressed_kv_at_each_doubling_only(mad
         Runner(model)._prefill(fresh, caches)
         prompt += fresh
         cache.store(prompt, caches, Kind.TURN)
+        write_out(cache)
     assert cache.close(30.0)
     assert len(list(tmp_path.rglob("*.state"))) == 5  # at 100, 200, 400, 800, 1600 tokens
     assert cache.stats().ssd.bytes_written <= 4 * sum(leaf.nbytes for leaf in caches)

@@ -41,7 +41,8 @@ async def _ask(live: LiveDaemon, prompt: str) -> dict[str, Any]:
 
 async def _written(live: LiveDaemon) -> bool:
     reply = await live.admin.cache_control(m.CacheControlRequest(model="tiny"))
-    return all(json.loads(text)["ssd"]["queued_bytes"] == 0 for text in reply.stats.values())
+    stats = [json.loads(text) for text in reply.stats.values()]
+    return all(one["waiting_bytes"] == one["ssd"]["queued_bytes"] == 0 for one in stats)
 
 
 async def _load(live: LiveDaemon, seed: int) -> None:

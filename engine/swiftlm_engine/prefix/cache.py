@@ -13,7 +13,7 @@ from typing import Any
 
 from swiftlm_engine.brain.prefix_index import Entry, Found, Kind
 from swiftlm_engine.cluster.peers import ALONE, Peers
-from swiftlm_engine.prefix.offers import Offers
+from swiftlm_engine.prefix.offers import MAX_COPY_BYTES, Offers
 from swiftlm_engine.prefix.ram import Layout, RamTier
 from swiftlm_engine.prefix.snapshot import Cache, assemble, kind_of, leaves_of, length_of
 from swiftlm_engine.prefix.ssd import SsdStats, SsdTier
@@ -81,6 +81,7 @@ class PrefixStats:
     cached_tokens: int
     misses: dict[str, int]
     refused_stores: dict[str, int]
+    waiting_bytes: int  # stored, and still to be copied out for the SSD
     ssd: SsdStats | None
 
 
@@ -113,7 +114,7 @@ class PrefixCache:
     ) -> None:
         self._layout = Layout.of(new_caches())
         self._ssd = ssd
-        self._offers = Offers(ssd) if ssd else None
+        self._offers = Offers(ssd, clock) if ssd else None
         on_removed = self._offers.release if self._offers else _ignore
         self._ram = RamTier(self._layout, ram_bytes, on_removed, peers)
         self._counters = _Counters()
@@ -167,19 +168,36 @@ class PrefixCache:
             cached_tokens=counters.cached_tokens,
             misses={reason.value: count for reason, count in counters.misses.items()},
             refused_stores={reason.value: count for reason, count in counters.refused.items()},
+            waiting_bytes=self.waiting_bytes,
             ssd=self._ssd.stats() if self._ssd else None,
         )
 
     def resize(self, ram_bytes: int) -> None:
         """Change the budget at once; evicts what no longer fits. Zero switches the cache off."""
         if not self._is_closed:
+            if ram_bytes < self.nbytes:
+                self.pump()  # what waits for the SSD may have to go
             self._ram.resize(ram_bytes)
 
-    def pump(self) -> bool:
-        """Move waiting writes on; call it when a step has time. True when none is left."""
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when, by this cache's clock, something waits to be written; None: nothing does."""
+        return self._offers.waiting_since if self._offers else None
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._offers.waiting_bytes if self._offers else 0
+
+    @property
+    def is_writing(self) -> bool:
+        return self._ssd is not None and self._ssd.is_writing
+
+    def pump(self, max_bytes: int = MAX_COPY_BYTES) -> bool:
+        """Copy out about `max_bytes` of what waits, and hand them to the writer; True when nothing
+        is left."""
         if self._offers is None or self._is_closed:
             return True
-        return self._offers.pump()
+        return self._offers.pump(max_bytes)
 
     def clear(self) -> None:
         """Forget everything, on the SSD too."""

@@ -1,15 +1,16 @@
 """What of a stored prefix goes to the SSD, and when. Engine thread only.
 
-An offer is what the RAM tier has just stored. Its blocks are copied out as the writer's queue takes
-them; what does not fit yet waits, holding the RAM tier's own snapshots, and is dropped (counted)
-when the RAM tier evicts them first. So waiting costs no memory beyond the RAM budget.
+An offer is what the RAM tier has just stored. It waits, holding the RAM tier's own snapshots, until
+`pump` copies its blocks out (`pace.py` says when); waiting costs no memory beyond the RAM budget.
+What the RAM tier evicts meanwhile is copied out then, and what the writer's queue does not take of
+it is dropped (counted).
 
 States are the expensive part: a state is written only when the tokens since the last one on disk
 amount to as many bytes, which keeps all writes within twice the KV of the tokens appended. A state
 that has not paid for itself yet is written when it would otherwise be lost: on eviction, at close.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ _RECURRENT_GAP = 512
 # States worth saving of one conversation: after the reply, and before it (thoughts are dropped).
 _SAVED_STATES = 2
 # What one call copies out at most, so that a step of the engine is not held up.
-_MAX_COPY_BYTES = 32 << 20
+MAX_COPY_BYTES = 32 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -38,6 +39,7 @@ class _Offer:
     salt: bytes
     kind: Kind
     parts: dict[Entry, Leaves]  # RAM entries that are still there
+    nbytes: int  # about what will be written, as things were when it was made
     is_last_call: bool = False  # its state is lost if it is not written now
     cutter: "_Cutter | None" = None  # made when first needed, gone with any of the parts
 
@@ -53,19 +55,35 @@ class _Offer:
 class Offers:
     """The RAM tier's stores on their way to the SSD."""
 
-    def __init__(self, tier: SsdTier) -> None:
+    def __init__(self, tier: SsdTier, clock: Callable[[], float]) -> None:
         self._tier = tier
+        self._clock = clock
         self._waiting: list[_Offer] = []  # blocks or state still to be written
         self._unpaid: list[_Offer] = []  # only a state that has not paid for itself
         self._copied = 0
+        self._since: float | None = None
+
+    @property
+    def waiting_since(self) -> float | None:
+        """When something last had to wait that has not been copied out: a longer prefix takes the
+        place of a shorter one, and its wait over."""
+        return self._since if self._waiting else None
+
+    @property
+    def waiting_bytes(self) -> int:
+        return sum(offer.nbytes for offer in self._waiting)
 
     def add(self, entries: Iterable[tuple[Entry, Leaves]], kind: Kind) -> None:
         parts = dict(entries)
         entry = next(iter(parts))
-        self._waiting.append(_Offer(entry.tokens, entry.salt, kind, parts))
-        self.pump()
+        _, length = self._tier.tree.attach_point(entry.tokens, entry.salt)
+        held = sum(leaf_nbytes(leaf) for leaves in parts.values() for leaf in leaves.values())
+        nbytes = held * (entry.length - length) // entry.length
+        self._waiting.append(_Offer(entry.tokens, entry.salt, kind, parts, nbytes))
+        if self._since is None:
+            self._since = self._clock()
 
-    def pump(self, max_bytes: int = _MAX_COPY_BYTES) -> bool:
+    def pump(self, max_bytes: int = MAX_COPY_BYTES) -> bool:
         """Hand on what the queue takes now; True when nothing is left waiting."""
         self._tier.reap()
         self._copied = 0
@@ -73,44 +91,53 @@ class Offers:
             if not self._advance(self._waiting[0], max_bytes):
                 break
             self._waiting.pop(0)
+        if not self._waiting:
+            self._since = None
         return not self._waiting
 
     def release(self, entry: Entry, was_evicted: bool) -> None:
         """The RAM tier lets go of an entry: use its snapshot now or never."""
         if was_evicted:
-            for offer in [o for o in self._unpaid if entry in o.parts and self._is_newest(o)]:
-                offer.is_last_call = True
-                self._advance(offer, _MAX_COPY_BYTES)
+            self._save_evicted(entry)
         for offers in (self._waiting, self._unpaid):
-            for offer in [o for o in offers if entry in o.parts]:
-                if was_evicted and offers is self._waiting:
-                    self._tier.count_drop("queue full")
-                del offer.parts[entry]
-                offer.cutter = None
+            for offer in list(offers):
+                offer.cutter = None  # it may hold the trunk of another offer
+                offer.parts.pop(entry, None)
                 if not offer.parts:
                     offers.remove(offer)
 
-    def last_call(self) -> None:
-        """Put the newest unpaid states of every conversation in line, newest first."""
-        newest = [offer for offer in reversed(self._unpaid) if self._is_newest(offer)]
-        for offer in newest:
+    def _save_evicted(self, entry: Entry) -> None:
+        self._copied = 0
+        for offer in [o for o in self._waiting if entry in o.parts]:
+            if self._advance(offer, MAX_COPY_BYTES):
+                self._waiting.remove(offer)
+            else:
+                self._tier.count_drop("queue full")
+        for offer in [o for o in self._unpaid if entry in o.parts and self._is_newest(o)]:
             offer.is_last_call = True
+            self._advance(offer, MAX_COPY_BYTES)
+
+    def last_call(self) -> None:
+        """The newest states of every conversation are written now, whether paid or not."""
+        for offer in (*self._waiting, *self._unpaid):
+            offer.is_last_call = self._is_newest(offer)
+        self._waiting += [offer for offer in reversed(self._unpaid) if offer.is_last_call]
         self._unpaid.clear()
-        self._waiting.extend(newest)
 
     def clear(self) -> None:
         self._waiting.clear()
         self._unpaid.clear()
+        self._since = None
 
     def _is_newest(self, offer: _Offer) -> bool:
-        """Whether fewer than `_SAVED_STATES` unpaid states continue this one."""
-        longer = [o for o in self._unpaid if o is not offer and _continues(o, offer)]
-        return len(longer) < _SAVED_STATES
+        """Whether fewer than `_SAVED_STATES` others that are not on disk continue this one."""
+        others = (o for o in (*self._waiting, *self._unpaid) if o is not offer)
+        return sum(_continues(other, offer) for other in others) < _SAVED_STATES
 
     def _advance(self, offer: _Offer, max_bytes: int) -> bool:
         """True when there is nothing more to do for this offer now; False: the queue is full."""
         block, length = self._tier.tree.attach_point(offer.tokens, offer.salt)
-        cutter = offer.cutter = offer.cutter or _Cutter(self._tier, offer)
+        cutter = offer.cutter = offer.cutter or _Cutter(self._tier, self._leaves_of(offer))
         while length < offer.length and cutter.is_complete:
             if self._copied >= max_bytes:
                 return False
@@ -124,6 +151,14 @@ class Offers:
         if block is None or length < offer.length:
             return True
         return self._advance_state(offer, block, cutter.bytes_per_token)
+
+    def _leaves_of(self, offer: _Offer) -> Leaves:
+        """Its own, and the trunk of a longer prefix where that has taken its place."""
+        trunk = set(self._tier.layout.trunk)
+        for longer in (offer, *(o for o in self._waiting if _continues(o, offer))):
+            if longer.leaves.keys() >= trunk:
+                return {p: leaf for p, leaf in longer.leaves.items() if p in trunk} | offer.leaves
+        return offer.leaves
 
     def _advance_state(self, offer: _Offer, block: Block, bytes_per_token: float) -> bool:
         plan = self._plan_state(offer, block)
@@ -197,10 +232,10 @@ class _Cutter:
     It does not hold the offer, which holds it: a cycle would keep KV until a garbage collection.
     """
 
-    def __init__(self, tier: SsdTier, offer: _Offer) -> None:
-        layout, leaves = tier.layout, offer.leaves
+    def __init__(self, tier: SsdTier, leaves: Leaves) -> None:
+        layout = tier.layout
         self._tier = tier
-        # Without all trunk leaves (a longer trunk has them) no block can be written.
+        # Without all trunk leaves (the RAM tier has let them go) no block can be written.
         self.is_complete = leaves.keys() >= set(layout.trunk)
         self._tokens_of: dict[int, TokenArrays] = {
             position: token_arrays(leaves[position])

@@ -197,6 +197,10 @@ class SsdTier:
         """Whether the writer's queue takes that many bytes now."""
         return self._writer.has_room(nbytes)
 
+    @property
+    def is_writing(self) -> bool:
+        return self._writer.queued_bytes > 0
+
     def admit(self, nbytes: int, keep: Collection[Block | State]) -> bool:
         """Make room in the directory, never at the cost of `keep`; False counts as a drop."""
         if not self._allowance.covers(nbytes):
