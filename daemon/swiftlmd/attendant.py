@@ -1,7 +1,8 @@
 """Looks after one running engine: keeps its figures fresh and ends it when it no longer steps.
 
 A port that answers while the loop behind it is dead must not happen: an engine whose step (or
-whose answer to Stats) takes longer than the limit is killed, and its owner sees a crash.
+whose answer to Stats) takes longer than the limit is killed, and its owner sees a crash. The other
+ranks of a group end when their leader is silent for `cluster.lost_after`: so does the leader.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import logging
 
 from swiftlmd.clock import Clock
+from swiftlmd.config.settings import Settings
 from swiftlmd.engines.engine import Engine
 from swiftlmd.engines.process import ProcessEnd
 from swiftlmd.faults import ServiceError
@@ -21,17 +23,17 @@ _IDLE_S = 10.0
 _ANSWER_S = 5.0
 
 
-async def attend(engine: Engine, stall_s: float, clock: Clock) -> ProcessEnd:
+async def attend(engine: Engine, settings: Settings, clock: Clock) -> ProcessEnd:
     """Runs the engine until its process is gone, and says how it ended."""
     async with asyncio.TaskGroup() as tasks:
-        watch = tasks.create_task(_watch(engine, stall_s, clock))
+        watch = tasks.create_task(_watch(engine, settings, clock))
         try:
             return await engine.run()
         finally:
             watch.cancel()
 
 
-async def _watch(engine: Engine, stall_s: float, clock: Clock) -> None:
+async def _watch(engine: Engine, settings: Settings, clock: Clock) -> None:
     answered_at = clock.now()
     while True:
         was_busy = engine.client.busy.is_set()
@@ -40,13 +42,21 @@ async def _watch(engine: Engine, stall_s: float, clock: Clock) -> None:
             answered_at = clock.now()
         except ServiceError as error:
             log.debug("engine does not answer model=%s: %s", engine.loaded.model, error)
-        silent_s = clock.now() - answered_at
-        stuck_s = max(engine.stats.step_age_s, silent_s)
-        if stuck_s > stall_s:
-            log.error("engine is stuck, ending it model=%s s=%.0f", engine.loaded.model, stuck_s)
-            engine.kill(f"no step of the model finished for {stuck_s:.0f} s")
+        if reason := _stuck(engine.stats.step_age_s, clock.now() - answered_at, settings):
+            log.error("engine is stuck, ending it model=%s: %s", engine.loaded.model, reason)
+            engine.kill(reason)
             return
         if was_busy:  # once more after the last request, so that the figures come to rest
             await clock.sleep(_BUSY_S)
         else:
             await clock.wait(engine.client.busy, _IDLE_S)
+
+
+def _stuck(step_age_s: float, silent_s: float, settings: Settings) -> str:
+    """Why an engine must go, if it must."""
+    if settings.engine_cluster and silent_s > settings.cluster_lost_after:
+        return f"rank 0 on this machine did not answer for {silent_s:.0f} s"
+    stuck_s = max(step_age_s, silent_s)
+    if stuck_s > settings.engine_stall:
+        return f"no step of the model finished for {stuck_s:.0f} s"
+    return ""

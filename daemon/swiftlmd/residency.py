@@ -312,7 +312,7 @@ class Residency:
     async def _attend(self, resident: Resident, engine: Engine) -> None:
         """Root of an engine's task: from ready to gone."""
         try:
-            end = await attend(engine, resident.settings.engine_stall, self._clock)
+            end = await attend(engine, resident.settings, self._clock)
         except Exception:
             log.exception("attending an engine failed model=%s", resident.name)
             engine.kill("the daemon lost hold of the engine")

@@ -1,4 +1,4 @@
-"""The whole service with a model over two ranks: what clients see when a rank is lost."""
+"""The whole service with a model over several ranks: what clients see when a rank is lost."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_streams_end_once_whichever_of_the_ranks_is_lost_thirty_times(size
     async with home() as place:
         shape = {"num_key_value_heads": 4, "max_position_embeddings": 4096}
         make_model("llama", place.paths.models / "tiny", **shape)
-        busy = {"cluster_lost_after": 6, "engine_stall": 20}  # no rank is lost to a busy machine
+        busy = {"cluster_lost_after": 6, "engine_stall": 600}  # no rank is lost to a busy machine
         hosts = {"cluster_hosts": ",".join(["localhost"] * size)}
         async with daemon(place, real=True, **GROUP | hosts | busy) as live:
 
@@ -91,4 +91,6 @@ async def test_streams_end_once_whichever_of_the_ranks_is_lost_thirty_times(size
                 rank = lots.randrange(size)
                 number = lots.choice([signal.SIGKILL, signal.SIGSTOP])
                 told = await lose(live, rank, number)
-                assert not rank or f"rank {rank} on localhost" in told, (rank, number)
+                # Who kills the leader kills what the daemon knows: it says so, and no rank.
+                named = f"rank {rank} on" if (rank, number) != (0, signal.SIGKILL) else ""
+                assert named in told, (rank, number, told)

@@ -305,6 +305,19 @@ async def test_an_engine_that_does_not_answer_at_all_is_ended_too(world: World) 
     assert engine.killed_for
 
 
+async def test_a_leader_that_its_group_has_given_up_is_ended_long_before_a_stalled_engine(
+    world: World,
+) -> None:
+    world.settings = Settings(engine_cluster=True, cluster_lost_after=10.0, engine_stall=300.0)
+    await world.use("a")
+    engine = world.launcher.engines["a"]
+    engine.client.stats_reply = None
+    await world.clock.advance(8)
+    assert not engine.killed_for
+    await world.clock.advance(15)
+    assert "rank 0" in engine.killed_for
+
+
 async def test_alternating_requests_swap_no_faster_than_the_hold(world: World) -> None:
     world.settings = Settings(models_max_loaded=1)
 
