@@ -3,6 +3,7 @@
 An array that the host has looked at lives in memory that GPU and host share by page faults: a write
 by the host first fetches the old page back, and the GPU fetches the new one with its next look. So
 bytes are read into page-locked memory, and the driver copies them to pages that stay with the GPU.
+Whole pages are read, so that a file can be opened past the page cache.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from swiftlm_engine.streaming.reader import MAX_RUN_BYTES, Preadv
+from swiftlm_engine.streaming.counters import StreamCounters
+from swiftlm_engine.streaming.reader import MAX_RUN_BYTES, ExpertReader, Preadv
+
+_ALIGN = 4096  # no disk asks direct reads for more
 
 _PREFERRED_LOCATION = 3  # CU_MEM_ADVISE_SET_PREFERRED_LOCATION
 _OF_THREAD = ctypes.c_void_p(2)  # CU_STREAM_PER_THREAD
@@ -33,14 +37,19 @@ class Driver(Protocol):
         ...
 
 
-def reads_to_device(preadv: Preadv) -> Preadv:
-    """`preadv` for targets that `keep_on_device` has seen."""
+def make_reader(
+    counters: StreamCounters, threads: int, preadv: Preadv, *, nocache: bool
+) -> ExpertReader:
+    """A reader for targets that `keep_on_device` has seen."""
     driver = _driver()
-    return preadv if driver is None else GpuReads(driver, preadv)
+    if driver is None:
+        return ExpertReader(counters, threads, preadv, nocache=nocache)
+    reads = GpuReads(driver, preadv)
+    return ExpertReader(counters, threads, reads, nocache=nocache, direct=nocache)
 
 
 def keep_on_device(view: memoryview) -> None:
-    """Bytes that the GPU reads and only `reads_to_device` writes."""
+    """Bytes that the GPU reads and only readers of `make_reader` write."""
     driver = _driver()
     if driver is not None and view.nbytes:
         driver.keep(view)
@@ -56,21 +65,24 @@ class GpuReads:
 
     def __call__(self, fd: int, views: Sequence[memoryview], offset: int) -> int:
         staging = self._staging()
-        wanted = min(len(staging), sum(view.nbytes for view in views))
-        count = self._preadv(fd, [staging[:wanted]], offset)
+        wanted = min(MAX_RUN_BYTES, sum(view.nbytes for view in views))
+        start = offset % _ALIGN
+        pages = -(-(start + wanted) // _ALIGN)
+        found = self._preadv(fd, [staging[: pages * _ALIGN]], offset - start)
+        count = max(0, min(wanted, found - start))
         pairs, at = [], 0
         for view in views:
             size = min(view.nbytes, count - at)
             if size <= 0:
                 break
-            pairs.append((view[:size], staging[at : at + size]))
+            pairs.append((view[:size], staging[start + at : start + at + size]))
             at += size
         self._driver.copy(pairs)
         return count
 
     def _staging(self) -> memoryview:
         if not hasattr(self._thread, "staging"):
-            self._thread.staging = self._driver.page_locked(MAX_RUN_BYTES)
+            self._thread.staging = self._driver.page_locked(MAX_RUN_BYTES + 2 * _ALIGN)
         staging: memoryview = self._thread.staging
         return staging
 

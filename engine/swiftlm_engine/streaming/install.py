@@ -17,11 +17,10 @@ from swiftlm_engine.brain.plan.expert_families import EXPERT_FAMILIES
 from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
 from swiftlm_engine.streaming.dtypes import NAMES
-from swiftlm_engine.streaming.gpu_memory import reads_to_device
+from swiftlm_engine.streaming.gpu_memory import make_reader
 from swiftlm_engine.streaming.layer import GROUP, Bank, StreamedExperts
 from swiftlm_engine.streaming.next_router import NextLayer, Router, router_of
 from swiftlm_engine.streaming.pack import open_pack, packed
-from swiftlm_engine.streaming.reader import ExpertReader
 from swiftlm_engine.streaming.report import StreamingReport, StreamMode, StreamOptions, refused
 from swiftlm_engine.streaming.slots import SlotMap, make_policy
 from swiftlm_engine.streaming.streamer import Streamer
@@ -186,9 +185,7 @@ def _stream(
 ) -> Streamer:
     counters = StreamCounters()
     nocache = options.keeps_out_of_cache()
-    reader = ExpertReader(
-        counters, options.threads, reads_to_device(options.preadv), nocache=nocache
-    )
+    reader = make_reader(counters, options.threads, options.preadv, nocache=nocache)
     streamer = Streamer(reader, counters)
     shared: dict[tuple[object, ...], tuple[Bank, Bank]] = {}
     streamed = []

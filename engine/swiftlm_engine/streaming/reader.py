@@ -6,6 +6,7 @@ read, error of the disk, a file that changed) is a `ReadFault`: the step fails, 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -22,7 +23,7 @@ from swiftlm_engine.streaming.counters import StreamCounters
 Preadv = Callable[[int, Sequence[memoryview], int], int]
 
 DEFAULT_THREADS = 8
-CHUNK_BYTES = 1 << 20  # below this, handing work to a thread costs more than reading
+CHUNK_BYTES = 1 << 19  # below this, handing work to a thread costs more than reading
 MAX_RUN_BYTES = 4 << 20  # of one system call, so that threads finish together
 PAGE_BYTES = 16384
 
@@ -52,12 +53,14 @@ class Job:
 class _OpenFile:
     fd: int
     stamp: tuple[int, int]
+    direct: bool
 
 
 class ExpertReader:
     """Owns file descriptors and threads until `close`. `read` is for one thread at a time.
 
-    With `nocache` what was read does not stay in the page cache, which others then keep.
+    With `nocache` what was read does not stay in the page cache, which others then keep. `direct`
+    asks for files past it, where they can be had: for a `preadv` that reads whole pages to pages.
     """
 
     def __init__(
@@ -67,9 +70,11 @@ class ExpertReader:
         preadv: Preadv = os.preadv,
         *,
         nocache: bool = False,
+        direct: bool = False,
     ) -> None:
         self.preadv = preadv
         self.nocache = nocache
+        self._direct = direct
         self._counters = counters
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="experts")
@@ -77,10 +82,13 @@ class ExpertReader:
 
     def open(self, path: Path) -> None:
         if path not in self._files:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = _open_direct(path) if self._direct else None
+            direct = fd is not None
+            if fd is None:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             if self.nocache and hasattr(fcntl, "F_NOCACHE"):
                 fcntl.fcntl(fd, fcntl.F_NOCACHE, 1)
-            self._files[path] = _OpenFile(fd, _stamp(fd))
+            self._files[path] = _OpenFile(fd, _stamp(fd), direct)
 
     def drop_cached(self) -> None:
         """Lets the page cache forget the open files, where the system can be asked to."""
@@ -115,10 +123,11 @@ class ExpertReader:
 
     def _run(self, jobs: Sequence[Job]) -> list[_Done]:
         total = sum(job.source.num_bytes for job in jobs)
-        share = -(-total // self._threads)
-        most = min(MAX_RUN_BYTES, max(CHUNK_BYTES // 4, -(-share // PAGE_BYTES) * PAGE_BYTES))
+        width = max(1, min(self._threads, total // CHUNK_BYTES))
+        share = -(-total // width)
+        most = min(MAX_RUN_BYTES, max(CHUNK_BYTES // 2, -(-share // PAGE_BYTES) * PAGE_BYTES))
         runs = deque(_runs(jobs, most))
-        width = max(1, min(self._threads, len(runs), total // CHUNK_BYTES))
+        width = min(width, len(runs))
         futures: list[Future[_Done]] = [
             self._pool.submit(self._read_runs, runs) for _ in range(width - 1)
         ]
@@ -150,11 +159,11 @@ class ExpertReader:
         cast(staging, job.source.dtype, job.target, job.target_dtype)
 
     def _fill(self, run: _Run, done: _Done) -> None:
-        fd = self._files[run.path].fd
+        file = self._files[run.path]
         at, views = 0, run.views
         while at < run.num_bytes:
             try:
-                count = self.preadv(fd, views, run.offset + at)
+                count = self.preadv(file.fd, views, run.offset + at)
             except OSError as error:
                 raise ReadFault(f"{run.path.name} cannot be read: {error}") from error
             if count <= 0:
@@ -166,8 +175,8 @@ class ExpertReader:
             views = _rest(views, count)
             done.reads += 1
             done.num_bytes += count
-        if self.nocache and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(fd, run.offset, run.num_bytes, os.POSIX_FADV_DONTNEED)
+        if self.nocache and not file.direct and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fd, run.offset, run.num_bytes, os.POSIX_FADV_DONTNEED)
 
     def _check_unchanged(self, paths: set[Path]) -> None:
         for path in paths:
@@ -228,6 +237,16 @@ class _Done:
     num_bytes: int = 0
     busy_s: float = 0.0
     fault: ReadFault | None = None
+
+
+def _open_direct(path: Path) -> int | None:
+    """None where the file system cannot."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return None
+        raise
 
 
 def _stamp(fd: int) -> tuple[int, int]:

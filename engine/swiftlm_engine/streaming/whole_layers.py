@@ -22,8 +22,8 @@ from swiftlm_engine.brain.plan.layer_streaming import LayerSize, place_layers
 from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
 from swiftlm_engine.streaming.dtypes import DTYPES, NAMES
-from swiftlm_engine.streaming.gpu_memory import keep_on_device, reads_to_device
-from swiftlm_engine.streaming.reader import CASTS, ExpertReader, Job, Source
+from swiftlm_engine.streaming.gpu_memory import keep_on_device, make_reader
+from swiftlm_engine.streaming.reader import CASTS, Job, Source
 from swiftlm_engine.streaming.report import StreamingReport, StreamMode, StreamOptions, refused
 from swiftlm_engine.streaming.streamer import Streamer
 from swiftlm_engine.streaming.table import TableError, read_headers
@@ -175,9 +175,7 @@ def _too_small(given: int, least: int) -> EngineFault:
 def _stream(layers: list[_Layer], cycle_bytes: int, options: StreamOptions) -> Streamer:
     counters = StreamCounters({layer.path: layer.counters for layer in layers})
     nocache = options.keeps_out_of_cache(cycle_bytes)
-    reader = ExpertReader(
-        counters, options.threads, reads_to_device(options.preadv), nocache=nocache
-    )
+    reader = make_reader(counters, options.threads, options.preadv, nocache=nocache)
     for layer in layers:
         for parameter in layer.parameters:
             reader.open(parameter.source.path)
