@@ -1,6 +1,6 @@
 """What the plan prices beside what is measured: at rest, and after a request fills the context.
 
-Each model in a process of its own (see memory_probe.py), dense and packed to four bits.
+Each model in a process of its own (see memory_probe.py): dense in 32 and 16 bits, packed to four.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from bench.models import ROOMS, ROOT, dense_models, four_bit
 from bench.table import Report
 
-# Context and chunk; packed products are slow on CPUs, and their sizes do not depend on length.
-_DENSE, _PACKED = ((512, 256), (2048, 512)), ((256, 128),)
+# Context and chunk; packed and 16-bit products are slow on CPUs, their sizes no matter of length.
+_DENSE, _SLOW = ((512, 256), (2048, 512)), ((256, 128),)
 
 
 async def run() -> Report:
@@ -27,7 +27,8 @@ async def run() -> Report:
     for name, folder in dense_models().items():
         for context, chunk in _DENSE:
             _add(report, f"{name} float32", folder, context, chunk)
-        for context, chunk in _PACKED:
+        for context, chunk in _SLOW:
+            _add(report, f"{name} bfloat16", folder, context, chunk, "bfloat16")
             _add(report, f"{name} 4-bit", four_bit(folder), context, chunk)
     report.notes.append(
         "measured / priced. Weights and KV: bytes apart. At rest: weights. Peak: weights, KV of a "
@@ -37,8 +38,10 @@ async def run() -> Report:
     return report
 
 
-def _add(report: Report, name: str, folder: Path, context: int, chunk: int) -> None:
-    found = _probe(folder, context, chunk)
+def _add(
+    report: Report, name: str, folder: Path, context: int, chunk: int, dtype: str = ""
+) -> None:
+    found = _probe(folder, context, chunk, dtype)
     priced = found["weights_priced"] + found["kv_priced"] + found["scratch_priced"]
     resting = found["weights_priced"] + found["process_priced"]
     report.add(
@@ -53,8 +56,9 @@ def _add(report: Report, name: str, folder: Path, context: int, chunk: int) -> N
     report.figures[f"{name} {context}"] = [float(found["peak"]), float(priced)]
 
 
-def _probe(folder: Path, context: int, chunk: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "bench.memory_probe", str(folder), str(context), str(chunk)]
+def _probe(folder: Path, context: int, chunk: int, dtype: str) -> dict[str, Any]:
+    words = (str(folder), str(context), str(chunk), dtype)
+    command = [sys.executable, "-m", "bench.memory_probe", *words]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([ROOMS, str(ROOT)])}
     done = subprocess.run(command, env=environ, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])

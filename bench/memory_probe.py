@@ -1,7 +1,7 @@
 """One model in a process of its own: what the plan prices beside what MLX and the kernel say.
 
-`python -m bench.memory_probe FOLDER CONTEXT CHUNK` prints one JSON line. MLX's peak is that of a
-process, so that two models in one could not be told apart.
+`python -m bench.memory_probe FOLDER CONTEXT CHUNK [DTYPE]` prints one JSON line. MLX's peak is
+that of a process, so that two models in one could not be told apart.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ _WHOLE_CHUNKS = 3_600_000  # ms; a slow machine would cut chunks smaller than th
 
 def main() -> None:
     folder, context, chunk = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    dtype = sys.argv[4] if len(sys.argv) > 4 else ""
     facts = read_model(folder)
-    plan = _plan(facts, context, chunk)
+    plan = _plan(facts, context, chunk, dtype)
     started = footprint_bytes()
-    session = open_session(_options(folder, plan), _ignore, lambda *_: None)
+    session = open_session(_options(folder, plan, dtype), _ignore, lambda *_: None)
     mx.clear_cache()
     loaded = {
         "active": mx.get_active_memory(),
@@ -58,7 +59,7 @@ def main() -> None:
     }))  # fmt: skip
 
 
-def _plan(facts: ModelFacts, context: int, chunk: int) -> Plan:
+def _plan(facts: ModelFacts, context: int, chunk: int, dtype: str) -> Plan:
     ram = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     machine = MachineLimits(ram, Accelerator(find_device().value))
     request = PlanRequest(
@@ -68,11 +69,12 @@ def _plan(facts: ModelFacts, context: int, chunk: int) -> Plan:
         prefill_chunk=chunk,
         prefix_cache_bytes=0,
         prefix_disk=False,
+        dtype=dtype or None,
     )
     return make_plan(facts, request, machine)
 
 
-def _options(folder: Path, plan: Plan) -> EngineOptions:
+def _options(folder: Path, plan: Plan, dtype: str) -> EngineOptions:
     return EngineOptions(
         model="memory",
         folder=folder,
@@ -83,6 +85,7 @@ def _options(folder: Path, plan: Plan) -> EngineOptions:
         buffer_cache_bytes=plan.engine.buffer_cache_bytes,
         kv_budget_bytes=plan.engine.kv_budget_bytes,
         slice_ms=_WHOLE_CHUNKS,
+        dtype=dtype,
     )
 
 

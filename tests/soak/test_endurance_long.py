@@ -25,12 +25,16 @@ async def test_a_day_of_requests_and_loads_leaves_memory_where_it_was() -> None:
     slope, active = report.daemon_mb_per_hour(), report.drift(lambda held: held.active)
     print(f"{report.requests} requests {dict(report.endings)} in {report.seconds:.0f} s")
     print(f"daemon {slope:+.4f} MB per hour of the day; active bytes off by {active:.2%}")
-    print(f"processes off by {report.drift(lambda held: held.process):.2%}")
+    process = report.drift(lambda held: held.process)
+    print(f"processes off by {process:.2%}")
     print(f"worst share of the price {report.shares}")
+    print(f"{report.limited} engines held to their limit by the kernel, {report.killed} killed")
     assert not report.unexpected, report.unexpected[:5]
     assert set(report.endings) == {"answer", "left"}
     assert len(report.lives) == CYCLES + len(MODELS)
     assert left == [None] * len(MODELS)
     assert slope < 1.0
     assert active < 0.02
+    assert process < 0.02
+    assert report.killed == 0
     assert max(report.shares.values()) < 1.08
