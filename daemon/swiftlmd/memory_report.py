@@ -11,6 +11,8 @@ import logging
 from typing import Any  # JSON values
 
 from swiftlm_engine.brain.ledger import EntryKind
+from swiftlm_engine.brain.plan import Accelerator
+from swiftlm_proto import messages as m
 from swiftlmd.clock import Clock
 from swiftlmd.machine import Machine, own_bytes
 from swiftlmd.memory import RatioStore
@@ -118,9 +120,8 @@ class PriceCheck:
         if not stats.footprint_bytes:
             return
         self._done.add(engine.pid)
-        moving = stats.pool_bytes + stats.kv_bytes + stats.prefix_cache_bytes
         priced = sum(t["bytes"] for t in _terms(resident.plan) if t["kind"] in _AT_REST)
-        measured = max(0, stats.footprint_bytes - moving)
+        measured = _at_rest(engine.loaded.device, stats)
         if not priced:
             return
         key = ratio_key(resident)
@@ -139,3 +140,11 @@ class PriceCheck:
             measured,
             ratio.last,
         )
+
+
+def _at_rest(device: str, stats: m.EngineStats) -> int:
+    """What the engine holds of weights and as a process."""
+    moving = stats.kv_bytes + stats.prefix_cache_bytes
+    if device == Accelerator.CUDA:  # the kernel counts none of the card's memory
+        return max(0, stats.footprint_bytes + stats.active_bytes - moving)
+    return max(0, stats.footprint_bytes - stats.pool_bytes - moving)

@@ -7,6 +7,7 @@ import json
 import mlx.core as mx
 
 from swiftlm_engine.brain.ledger import EntryKind
+from swiftlm_engine.device import Device
 from swiftlm_engine.footprint import footprint_bytes
 from swiftlm_engine.session import Session
 from swiftlm_engine.streaming.report import StreamMode
@@ -18,6 +19,8 @@ def holdings(session: Session) -> str:
     experts = _expert_bytes(session)
     ssd = session.prefix.stats().ssd
     queued = ssd.queued_bytes if ssd else 0
+    # The kernel counts none of a CUDA card's memory as the process's.
+    in_ram = 0 if session.facts.device == Device.CUDA else active + pool
     measured = {
         EntryKind.WEIGHTS: session.facts.weight_bytes - experts,
         EntryKind.EXPERTS: experts,
@@ -27,7 +30,7 @@ def holdings(session: Session) -> str:
         EntryKind.PREFIX_CACHE: session.prefix.nbytes,
         EntryKind.BUFFER_POOL: pool,
         EntryKind.WRITE_BUFFERS: queued,
-        EntryKind.PROCESS: max(0, footprint - active - pool - queued),
+        EntryKind.PROCESS: max(0, footprint - in_ram - queued),
     }
     if (images := session.runner.images) is not None:
         measured[EntryKind.IMAGES] = images.nbytes

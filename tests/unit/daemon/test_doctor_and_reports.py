@@ -143,6 +143,21 @@ async def test_the_ratio_of_measured_to_priced_is_kept_once_per_load(tmp_path: P
     await settle()
 
 
+async def test_on_a_card_with_memory_of_its_own_weights_are_added_to_the_process(
+    tmp_path: Path,
+) -> None:
+    clock, ratios = FakeClock(), RatioStore(tmp_path / "ratios.json")
+    stats = m.EngineStats(footprint_bytes=150, active_bytes=950, pool_bytes=300, kv_bytes=50)
+    model = await resident(clock, stats)
+    model.engine.loaded = m.LoadedModel(model="a", device="cuda")
+    task = asyncio.create_task(PriceCheck(Residents(model), ratios, clock).run())
+    await clock.advance(2)
+    await eventually(lambda: ratios.get("a:"))
+    assert ratios.get("a:").last == 1.05
+    task.cancel()
+    await settle()
+
+
 async def test_the_memory_report_shows_price_beside_measure(tmp_path: Path) -> None:
     clock = FakeClock()
     held = json.dumps({"measured": {"weights": 880, "kv": 0, "scratch": 40}})

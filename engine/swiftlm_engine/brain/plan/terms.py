@@ -17,10 +17,11 @@ from .request import AUTO_PARALLEL, PlanRequest, Settings
 from .scratch import prefill_scratch
 from .streaming import Streaming
 
-# An engine process before any weight: Python, MLX and gRPC (79 MB measured on Linux, with room for
-# what a driver adds), and the tokenizer's tables, which grow with the vocabulary.
+# An engine process before any weight: Python, MLX and gRPC (79 MB measured on Linux, with room),
+# and the tokenizer's tables, which grow with the vocabulary.
 PROCESS_BYTES = 130_000_000
-DRIVER_BYTES = 150_000_000
+# In RAM, for the driver: CUDA's context and libraries hold about 1.2 GB once kernels have run.
+DRIVER_BYTES = {Accelerator.CPU: 0, Accelerator.METAL: 150_000_000, Accelerator.CUDA: 1_200_000_000}
 TOKENIZER_BYTES_PER_TOKEN = 900
 WRITE_BUFFER_BYTES = 64 * 2**20
 MIN_POOL_BYTES = 128 * 2**20
@@ -197,7 +198,7 @@ def _process_term(facts: ModelFacts, machine: MachineLimits, measured: Measured)
     if size is None:
         size, source = PROCESS_BYTES, Source.POLICY
         size += TOKENIZER_BYTES_PER_TOKEN * facts.shape.vocab_size
-        size += 0 if machine.accelerator is Accelerator.CPU else DRIVER_BYTES
+        size += DRIVER_BYTES[machine.accelerator]
     return Term(EntryKind.PROCESS, size, source, "Python, MLX, tokenizer", Covers.HOST)
 
 
