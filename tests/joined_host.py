@@ -26,6 +26,7 @@ class JoinedHost:
     root: Path
     port: int = field(default_factory=free_port)
     versions: Mapping[str, str] = field(default_factory=dict)  # of distributions, in place of ours
+    environ: dict[str, str] = field(default_factory=dict)
     child: asyncio.subprocess.Process | None = None
 
     @property
@@ -53,6 +54,7 @@ class JoinedHost:
                     "HOME": str(self.root),
                     "SWIFTLM_HOME": str(self.root),
                     "PYTHONPATH": os.pathsep.join([*self._foreign_versions(), *_ROOMS]),
+                    **self.environ,
                 },
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,

@@ -110,9 +110,9 @@ class Daemon:
         calibrations = CalibrationStore(given.paths.state / "calibration")
         self._ratios = RatioStore(given.paths.state / "memory-ratios.json")
         disks = DiskSpeeds(given.paths.state / "disk-speeds.json")
-        self._examiner = Examiner(given.paths, self._machine)
-        survey = Survey(self._examiner)
-        self._planner = BrainPlanner(given.paths, self._machine.limits, disks, calibrations, survey)
+        self._survey = Survey(Examiner(given.paths, self._machine))
+        limits = self._machine.limits
+        self._planner = BrainPlanner(given.paths, limits, disks, calibrations, self._survey)
         self._residency = Residency(
             clock=self._clock,
             store=self._store,
@@ -294,7 +294,7 @@ class Daemon:
             store=self._store,
             named=self._service.named,
             residency=self._residency,
-            examiner=self._examiner,
+            survey=self._survey,
             took_over=self._took_over,
         )
 

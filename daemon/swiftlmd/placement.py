@@ -24,10 +24,10 @@ def free_of_charge(prompt_tokens: int, max_tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlacement:
-    """How the ranks of a group split a model: `tensor` or `pipeline`, and the bytes each takes."""
+    """How the ranks of a group split a model: `tensor` or `pipeline`, and then each's layers."""
 
     split: str
-    weight_bytes: tuple[int, ...]
+    layers: tuple[range, ...]
     fingerprint: str
 
 

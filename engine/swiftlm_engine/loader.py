@@ -18,6 +18,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model, load_tokenizer
 
 from swiftlm_engine import partition
+from swiftlm_engine.brain.plan.held import missing_files
 from swiftlm_engine.cluster.shares import Place, take_share
 from swiftlm_engine.device import Device
 from swiftlm_engine.generation import EngineFault, FaultKind
@@ -60,6 +61,9 @@ def load_weights(
     """
     started = time.monotonic()
     report("reading", 0.0, "config and headers")
+    if lacking := missing_files(folder, place.share if place else None):
+        message = f"{folder} holds a share of the model; it is without {min(lacking)}"
+        raise EngineFault(FaultKind.MODEL_BROKEN, message)
     try:
         model, config = load_model(folder, lazy=True, strict=True)
         tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
 import threading
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from swiftlm_engine.brain.plan import MachineLimits, prior_speed
+from swiftlm_engine.brain.plan.share import Share, Split
 from swiftlm_engine.cluster.link import Link, LinkLost, Stranger
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import under
@@ -19,8 +21,13 @@ from swiftlm_proto.version import version
 from swiftlmd.cluster import visit
 from swiftlmd.cluster.agent import MAX_VISITORS, Agent, Lent
 from swiftlmd.cluster.checks import Examiner
+from swiftlmd.cluster.fetching import Wish
 from swiftlmd.cluster.hosts import Host
 from swiftlmd.cluster.report import own_report
+from swiftlmd.cluster.transfer import follow_fetch
+from swiftlmd.store.entries import PullProgress, Stage
+from swiftlmd.store.errors import PullFailed
+from swiftlmd.store.jobs import Report
 
 SECRET = b"the secret of a group of tests"
 MACHINE = MachineLimits(
@@ -61,11 +68,19 @@ def lent(tmp_path: Path, listener: socket.socket, examiner: Examiner) -> Lent:
         logs=tmp_path / "logs",
         report=lambda: own_report(MACHINE),
         models=lambda: {"f1": tmp_path / "model"},
+        fetch=no_hub,
         engine_command=[sys.executable, "-c", ENGINE],
         engine_environment={},
     )
     threading.Thread(target=Agent(lent).serve, args=(listener,), daemon=True).start()
     return lent
+
+
+async def no_hub(wish: Wish, report: Report) -> None:
+    """Says that it began, and why it ends."""
+    report(PullProgress(Stage.DOWNLOAD, 1, 4))
+    await asyncio.sleep(0)
+    raise PullFailed(f"nobody has {wish.repo}, layers {wish.share.layers}")
 
 
 def where(listener: socket.socket) -> Host:
@@ -159,6 +174,20 @@ def test_no_rank_is_lent_to_another_version_or_for_files_that_are_not_there(
         link.send({"do": "start", **asked, **changed})
         assert link.receive() == {"fault": fault}
     assert not lent.logs.exists()
+
+
+def test_progress_and_faults_of_a_fetch_reach_the_leader(
+    lent: Lent, listener: socket.socket
+) -> None:
+    wish = Wish("org/name", "main", "f1", Share(Split.PIPELINE, range(1, 3)))
+    with called(listener) as link:
+        reports = follow_fetch(link, wish)
+        assert next(reports).stage is Stage.QUEUED
+        with pytest.raises(PullFailed, match=r"nobody has org/name, layers range\(1, 3\)"):
+            list(reports)
+        link.send({"do": "fetch", "repo": "org/name"})
+        with pytest.raises(LinkLost):
+            link.receive()
 
 
 def test_a_rank_gets_its_own_folder_and_ends_with_its_leaders_connection(

@@ -1,4 +1,4 @@
-"""`cluster plan|add|remove|list|check`: one model over several machines."""
+"""`cluster plan|pull|add|remove|list|check`: one model over several machines."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ Ssh = Annotated[bool, typer.Option("--ssh", help="Reach it by `ssh NAME`; it run
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="One model over several machines.", no_args_is_help=True)
     group.command()(plan)
+    group.command()(pull)
     group.command()(add)
     group.command()(remove)
     group.command("list")(list_hosts)
@@ -49,6 +50,20 @@ def plan(
         output.show_json({**output.plain(reply.plan), "problems": reply.left_out})
     else:
         clusterview.show_plan(reply)
+
+
+def pull(model: Model, json: Json = False) -> None:
+    """Have each host fetch from the hub what it needs of a model; again goes on where it ended."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, output, progress
+
+    async def verb(daemon: client.Daemon) -> m.OperationEvent:
+        events = daemon.cluster.pull(m.PullGroupRequest(model=model))
+        return await progress.follow(events, f"cluster pull {model}", json=json)
+
+    last = client.call(verb)
+    if not json:
+        output.say(f"{model}: {last.detail}")
 
 
 def add(name: Name, agent: Agent = "", ssh: Ssh = False, json: Json = False) -> None:

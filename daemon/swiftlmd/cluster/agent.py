@@ -1,12 +1,14 @@
 """The agent of a host that lends itself to a group: it answers the group's leader, and nobody else.
 
 A visitor proves first that it holds the group's secret. It may then ask what this host is and has,
-measure the link, and have a rank started; nothing else, and no path or command comes over the wire.
+measure the link, have a share of a model fetched from this host's hub and a rank started; nothing
+else, and no path or command comes over the wire.
 A rank ends with the connection that asked for it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import os
@@ -18,10 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from swiftlm_engine.brain.plan.held import held_layers
 from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
 from swiftlm_proto.version import version
 from swiftlmd.cluster.link_speed import echo
 from swiftlmd.cluster.report import HostReport, to_message
+from swiftlmd.cluster.transfer import Fetch, tell_fetch
 from swiftlmd.engines.process import MAX_LOG_BYTES, shorten
 
 log = logging.getLogger(__name__)
@@ -33,12 +37,13 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """What this host answers with; `models` maps fingerprints to folders, read anew each time."""
+    """What this host answers with; `models` are by their fingerprints, read anew each time."""
 
     secret_file: Path
     logs: Path
     report: Callable[[], HostReport]
     models: Callable[[], Mapping[str, Path]]
+    fetch: Fetch
     engine_command: Sequence[str]
     engine_environment: Mapping[str, str]
 
@@ -93,14 +98,18 @@ class Agent:
                     link.send({"found": self._found(asked)})
                 case "echo":
                     echo(link, int(asked["frames"]), int(asked["rounds"]))
+                case "fetch":
+                    asyncio.run(tell_fetch(link, asked, self._lent.fetch))
                 case "start":
                     return self._lend(link, connection, asked)
                 case unknown:
                     raise LinkLost(f"asked '{unknown}', which this version does not know")
 
-    def _found(self, asked: Message) -> list[str]:
-        wanted = asked.get("fingerprints")
-        return sorted(set(self._lent.models()) & set(wanted if isinstance(wanted, list) else ()))
+    def _found(self, asked: Message) -> dict[str, list[int] | None]:
+        """Of each model that is here its layers, or None for all of it."""
+        wanted, here = asked.get("fingerprints"), self._lent.models()
+        marks = set(here) & set(wanted if isinstance(wanted, list) else ())
+        return {mark: _layers(here[mark]) for mark in marks}
 
     def _lend(self, link: Link, connection: socket.socket, asked: Message) -> None:
         """One rank, until it ends or the leader goes."""
@@ -139,6 +148,11 @@ class Agent:
                 stderr=file,
                 env=dict(self._lent.engine_environment),
             )
+
+
+def _layers(folder: Path) -> list[int] | None:
+    held = held_layers(folder)
+    return None if held is None else sorted(held)
 
 
 def _await_end(child: subprocess.Popen[bytes], connection: socket.socket) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from swiftlm_engine.brain.plan import MachineLimits
@@ -38,6 +38,7 @@ class Check:
     report: HostReport | None = None
     link: LinkMeasure | None = None
     models: frozenset[str] = frozenset()
+    layers: Mapping[str, frozenset[int]] = field(default_factory=dict)  # of those here in part
 
     @property
     def usable(self) -> bool:
@@ -74,15 +75,16 @@ class Examiner:
 
     def _look(self, host: Host, visit: Visit, models: Mapping[str, str], measure: bool) -> Check:
         report = visit.report()
-        found = visit.found(list(models.values())) if models else frozenset()
+        found = visit.found(list(models.values())) if models else {}
         link = None
         if measure:
             with self._measuring:
                 link = visit.measure()
         here = frozenset(name for name, mark in models.items() if mark in found)
+        parts = {name: held for name in here if (held := found[models[name]]) is not None}
         problems = [*_version_problems(host, report, self._own_report())]
         problems += [_missing(host, name) for name in models if name not in here]
-        return Check(host, tuple(problems), report, link, here)
+        return Check(host, tuple(problems), report, link, here, parts)
 
     def _ssh_needs(self) -> str:
         return f"swiftlm at {sys.executable}, a copy of {self.secret_file} (mode 0600)"
@@ -121,5 +123,6 @@ def _missing(host: Host, model: str) -> Problem:
     return Problem(
         Kind.MODEL_MISSING,
         f"the files of '{model}' are not there, or are not the same",
-        f"on {host.name}: `swiftlmctl pull {model}`, or copy the model's folder",
+        f"`swiftlmctl cluster pull {model}` has each host fetch its share; or copy the folder to "
+        f"{host.name}",
     )

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from swiftlm_engine.brain.facts import ModelFilesError, read_model
@@ -22,6 +22,7 @@ from swiftlm_proto.exit_codes import DaemonExit
 from swiftlm_proto.paths import Paths
 from swiftlm_proto.version import version
 from swiftlmd.cluster.agent import Agent, Lent
+from swiftlmd.cluster.fetching import Shares
 from swiftlmd.cluster.hosts import DEFAULT_PORT, with_port
 from swiftlmd.cluster.report import HostReport, mlx_version, own_report
 from swiftlmd.cluster.secret import secret_file
@@ -84,6 +85,7 @@ def lent(paths: Paths, settings: Settings, environ: Mapping[str, str]) -> Lent:
     readings, device = system_readings(), system_device(cuda=has_cuda_mlx())
     options = from_settings(settings, environ, Path.home())
     shelf = Shelf(paths.models, options, Records(paths.state / "store"))
+    shares = Shares(paths.cache / "shares", options)
 
     def report() -> HostReport:
         return own_report(machine_limits(readings.read(()), device))
@@ -92,23 +94,26 @@ def lent(paths: Paths, settings: Settings, environ: Mapping[str, str]) -> Lent:
         secret_file=secret_file(paths),
         logs=paths.logs,
         report=report,
-        models=lambda: fingerprints(shelf),
+        models=lambda: fingerprints([*shares.folders(), *_whole(shelf)]),
+        fetch=shares.fetch,
         engine_command=engine_command(),
         engine_environment=engine_environment(environ, settings.engine_environment),
     )
 
 
-def fingerprints(shelf: Shelf) -> dict[str, Path]:
-    """Every whole model here, by what tells it from others."""
+def fingerprints(folders: Iterable[Path]) -> dict[str, Path]:
+    """Models by what tells them from others; of two folders of one the later."""
     found = {}
-    for model in shelf.models():
-        if not model.ready:
-            continue
+    for folder in folders:
         try:
-            found[read_model(model.path).fingerprint] = model.path
+            found[read_model(folder).fingerprint] = folder
         except (ModelFilesError, OSError) as error:
-            log.warning("model '%s' cannot be lent: %s", model.name, error)
+            log.warning("model in %s cannot be lent: %s", folder, error)
     return found
+
+
+def _whole(shelf: Shelf) -> list[Path]:
+    return [model.path for model in shelf.models() if model.ready]
 
 
 def _receive_one(agent: Agent) -> int:

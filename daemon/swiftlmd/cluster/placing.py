@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from swiftlm_engine.brain.facts import ModelFacts
 from swiftlm_engine.brain.plan import Way, ranks_report
-from swiftlm_engine.brain.plan.share import share_facts
+from swiftlm_engine.brain.plan.share import Split
 from swiftlmd.placement import GroupPlacement, Placement
 
 
@@ -27,9 +27,9 @@ def spread(placement: Placement, way: Way, facts: ModelFacts) -> Placement:
         plan=json.dumps(plan),
         group=GroupPlacement(
             split=way.split.value,
-            weight_bytes=tuple(
-                share_facts(facts, rank.share).weights.resident_bytes() for rank in way.ranks
-            ),
+            layers=tuple(rank.share.layers for rank in way.ranks)
+            if way.split is Split.PIPELINE
+            else (),
             fingerprint=facts.fingerprint,
         ),
     )

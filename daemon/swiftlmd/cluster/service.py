@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 from swiftlm_engine.brain.facts import ModelFacts, ModelFilesError, read_model
@@ -15,13 +16,17 @@ from swiftlm_engine.brain.plan import (
     BadPlanRequest,
     GroupHost,
     MachineLimits,
+    best_way,
     group_report,
     make_group_plan,
 )
+from swiftlm_engine.brain.plan.share import Split
 from swiftlm_proto import messages as m
-from swiftlmd.cluster.checks import Check, Examiner
+from swiftlmd.cluster.checks import Check
 from swiftlmd.cluster.hosts import Host, Hosts
+from swiftlmd.cluster.pulling import Errand, errands, run
 from swiftlmd.cluster.secret import keep_secret
+from swiftlmd.cluster.survey import Survey
 from swiftlmd.cluster.wire import check_message, host_message
 from swiftlmd.config.live import Changes, LiveConfiguration
 from swiftlmd.config.load import ConfigError
@@ -29,7 +34,7 @@ from swiftlmd.faults import Kind, ModelNotFound, ServiceError
 from swiftlmd.options import options_over
 from swiftlmd.planning import plan_request
 from swiftlmd.residency import Residency
-from swiftlmd.store import ModelStore
+from swiftlmd.store import ModelStore, StoredModel
 
 
 class ClusterService(m.ClusterBase):
@@ -42,7 +47,7 @@ class ClusterService(m.ClusterBase):
         store: ModelStore,
         named: Callable[[str], Awaitable[str]],
         residency: Residency,
-        examiner: Examiner,
+        survey: Survey,
         took_over: Callable[[Changes], None],
     ) -> None:
         self._configuration = configuration
@@ -51,7 +56,8 @@ class ClusterService(m.ClusterBase):
         self._store = store
         self._named = named
         self._residency = residency
-        self._examiner = examiner
+        self._examiner = survey.examiner
+        self._survey = survey
         self._took_over = took_over
 
     async def list(self, message: m.ListHostsRequest) -> m.ListHostsReply:
@@ -101,7 +107,7 @@ class ClusterService(m.ClusterBase):
             settings = options_over(self._configuration.settings.for_model(name), message.options)
             limits = await self._limits(name)
             checks = await self._examine(_machines(self._hosts.listed()), {name: facts.fingerprint})
-            hosts = [host for check in checks if (host := _group_host(check, limits))]
+            hosts = [host for check in checks if (host := _group_host(check, limits, name))]
             plan = await asyncio.to_thread(
                 make_group_plan, facts, plan_request(settings, limits), hosts
             )
@@ -113,6 +119,35 @@ class ClusterService(m.ClusterBase):
             plan=json.dumps({"model": name, **group_report(plan)}),
             left_out=[check_message(check) for check in checks if check.problems],
         )
+
+    async def pull(self, message: m.PullGroupRequest) -> AsyncIterator[m.OperationEvent]:
+        try:
+            asked = await self._errands(message.model)
+            async with aclosing(run(asked, self._examiner.secret_file)) as events:
+                async for event in events:
+                    yield event
+        except BadPlanRequest as error:
+            yield m.OperationEvent(fault=m.Fault(kind=Kind.INVALID, message=str(error)))
+        except ServiceError as error:
+            yield m.OperationEvent(fault=error.to_fault())
+
+    async def _errands(self, model: str) -> Sequence[Errand]:
+        """By the plan of a load over all hosts, as if none of them had any file yet."""
+        stored = await self._stored(await self._named(model))
+        facts, hosts = await _read(stored.path), self._hosts.listed()
+        if len(hosts) < 2:
+            message = "this machine is alone in its group; `swiftlmctl cluster add NAME` first"
+            raise ServiceError(Kind.INVALID, message)
+        settings = self._configuration.settings.for_model(stored.name)
+        limits = await self._limits(stored.name)
+        found = await asyncio.to_thread(self._survey.hosts, settings, stored.name, "", limits)
+        asked = settings.engine_cluster_split
+        split = None if asked == "auto" else Split(asked)
+        way = await asyncio.to_thread(best_way, facts, plan_request(settings, limits), found, split)
+        if not way.fits:
+            message = f"model '{stored.name}' does not fit over {len(hosts)} hosts: {way.obstacle}"
+            raise ServiceError(Kind.UNSUPPORTED, message)
+        return errands(stored, facts.fingerprint, hosts, way)
 
     async def _examine(self, hosts: Sequence[Host], models: Mapping[str, str]) -> Sequence[Check]:
         look = (asyncio.to_thread(self._examiner.examine, host, models) for host in hosts)
@@ -138,10 +173,13 @@ class ClusterService(m.ClusterBase):
         )
 
     async def _facts(self, name: str) -> ModelFacts:
+        return await _read((await self._stored(name)).path)
+
+    async def _stored(self, name: str) -> StoredModel:
         stored = await self._store.find(name)
         if stored is None:
             raise ModelNotFound(name, [model.name for model in await self._store.list()])
-        return await _read(stored.path)
+        return stored
 
 
 async def _read(folder: Path) -> ModelFacts:
@@ -161,12 +199,13 @@ def _machines(hosts: Sequence[Host]) -> list[Host]:
     return list({host.name: host for host in reversed(hosts)}.values())[::-1]
 
 
-def _group_host(check: Check, own: MachineLimits) -> GroupHost | None:
+def _group_host(check: Check, own: MachineLimits, model: str) -> GroupHost | None:
     if check.host.here:
         return GroupHost("this machine", own)
     if not check.usable or check.report is None or check.link is None:
         return None
-    return GroupHost(check.host.name, check.report.machine, check.link.speed)
+    layers = check.layers.get(model)
+    return GroupHost(check.host.name, check.report.machine, check.link.speed, layers)
 
 
 def _fault(error: ServiceError | ConfigError | OSError) -> m.Fault:

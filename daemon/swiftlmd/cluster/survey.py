@@ -26,7 +26,7 @@ class Survey:
     """Blocking. Only one load asks at a time."""
 
     def __init__(self, examiner: Examiner, clock: Callable[[], float] = time.monotonic) -> None:
-        self._examiner = examiner
+        self.examiner = examiner
         self._clock = clock
         self._links: dict[Host, LinkSpeed] = {}
         self._seen: dict[tuple[Host, str], tuple[float, Check]] = {}
@@ -34,32 +34,39 @@ class Survey:
     def hosts(
         self, settings: Settings, name: str, fingerprint: str, own: MachineLimits
     ) -> list[GroupHost]:
-        """One per rank. Raises ServiceError with the host, its problem and what mends it."""
+        """One per rank, of a model whose files must be there; without a fingerprint they need not.
+
+        Raises ServiceError with the host, its problem and what mends it.
+        """
         hosts = hosts_of(settings)
         with ThreadPoolExecutor(len(hosts)) as pool:
             checks = list(pool.map(lambda host: self._checked(host, name, fingerprint), hosts))
         for check in checks:
             _must_serve(check)
-        return [self._group_host(check, hosts, own) for check in checks]
+        return [self._group_host(check, hosts, own, name) for check in checks]
 
     def _checked(self, host: Host, name: str, fingerprint: str) -> Check:
         now, key = self._clock(), (host, fingerprint)
         known = self._seen.get(key)
         if known is None or known[1].problems or now - known[0] > _FRESH_S:
             measure = host not in self._links
-            check = self._examiner.examine(host, {name: fingerprint}, measure=measure)
+            models = {name: fingerprint} if fingerprint else {}
+            check = self.examiner.examine(host, models, measure=measure)
             known = self._seen[key] = (now, check)
             if check.link is not None:
                 self._links[host] = check.link.speed
         return known[1]
 
-    def _group_host(self, check: Check, hosts: Sequence[Host], own: MachineLimits) -> GroupHost:
+    def _group_host(
+        self, check: Check, hosts: Sequence[Host], own: MachineLimits, model: str
+    ) -> GroupHost:
         if not check.host.here:
             assert check.report is not None
-            return GroupHost(check.host.name, check.report.machine, self._links[check.host])
+            machine, link = check.report.machine, self._links[check.host]
+            return GroupHost(check.host.name, machine, link, check.layers.get(model))
         ranks = sum(host.here for host in hosts)
-        link = None if check.host.rank == 0 else _LOOPBACK
-        return GroupHost("this machine", _part(own, ranks), link)
+        near = None if check.host.rank == 0 else _LOOPBACK
+        return GroupHost("this machine", _part(own, ranks), near)
 
 
 def _must_serve(check: Check) -> None:

@@ -7,8 +7,11 @@ from contextlib import contextmanager
 
 from swiftlm_engine.cluster.link import Link
 from swiftlm_engine.cluster.reach import reaching
+from swiftlmd.cluster.fetching import Wish
 from swiftlmd.cluster.link_speed import LinkMeasure, measure_link
 from swiftlmd.cluster.report import HostReport, from_message
+from swiftlmd.cluster.transfer import follow_fetch
+from swiftlmd.store.entries import PullProgress
 
 CONNECT_S = 5.0
 ANSWER_S = 30.0  # a host may have many models to read the headers of
@@ -24,10 +27,17 @@ class Visit:
         self._link.send({"do": "report"})
         return from_message(self._link.receive())
 
-    def found(self, fingerprints: Sequence[str]) -> frozenset[str]:
-        """Of these models' files, those that are on the host."""
+    def found(self, fingerprints: Sequence[str]) -> dict[str, frozenset[int] | None]:
+        """Of these models those that are on the host: which layers, or None for all."""
         self._link.send({"do": "find", "fingerprints": list(fingerprints)})
-        return frozenset(self._link.receive().get("found", ())) & frozenset(fingerprints)
+        found = self._link.receive().get("found")
+        if not isinstance(found, dict):  # another version, which the report tells
+            return {}
+        return {mark: None if held is None else frozenset(held) for mark, held in found.items()}
+
+    def fetch(self, wish: Wish) -> Iterator[PullProgress]:
+        """Raises PullFailed with the host's words."""
+        return follow_fetch(self._link, wish)
 
     def measure(self) -> LinkMeasure:
         return measure_link(self._link)

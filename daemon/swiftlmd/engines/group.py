@@ -38,7 +38,7 @@ def group_arguments(
         group["split"] = settings.engine_cluster_split
     if placed is not None:
         group |= {"split": placed.split, "fingerprint": placed.fingerprint}
-        group["memory_bytes"] = list(placed.weight_bytes)
+        group["layers"] = [[each.start, each.stop] for each in placed.layers]
     try:
         keep_secret(secret)
         _write(file, json.dumps(group), os.O_CREAT | os.O_TRUNC)

@@ -22,8 +22,8 @@ class GroupRefused(Exception):
 class Group:
     """`hosts[0]` is the leader's own. `address` is where the others reach it.
 
-    `split` None leaves the choice to the model, `memory_bytes` () to what the ranks say of theirs;
-    `backend` is one of mx.distributed.
+    `split` None leaves the choice to the model; `layers` are each rank's in a planned pipeline, ()
+    leaves them to the memory of the ranks. `backend` is one of mx.distributed.
 
     `agents` says where the hosts that lend themselves listen; the others are reached by ssh. Both
     look for the model by its fingerprint.
@@ -36,7 +36,7 @@ class Group:
     agents: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
     split: Split | None = None
-    memory_bytes: tuple[int, ...] = ()
+    layers: tuple[range, ...] = ()
     backend: str = "ring"
 
     @property
@@ -56,7 +56,7 @@ def read_group(path: Path) -> Group:
             {str(host): str(agent) for host, agent in fields.get("agents", {}).items()},
             str(fields.get("fingerprint", "")),
             Split(fields["split"]) if fields.get("split") else None,
-            tuple(int(number) for number in fields.get("memory_bytes", ())),
+            tuple(range(int(start), int(stop)) for start, stop in fields.get("layers", ())),
             str(fields.get("backend", "ring")),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -68,8 +68,8 @@ def read_group(path: Path) -> Group:
 def _check(group: Group) -> None:
     if not 2 <= group.size <= MAX_RANKS:
         raise GroupRefused(f"a group has 2 to {MAX_RANKS} hosts, not {group.size}")
-    if group.memory_bytes and len(group.memory_bytes) != group.size:
-        raise GroupRefused(f"memory of {len(group.memory_bytes)} hosts, of {group.size}")
+    if group.layers and len(group.layers) != group.size:
+        raise GroupRefused(f"layers of {len(group.layers)} hosts, of {group.size}")
     if group.backend not in BACKENDS:
         raise GroupRefused(f"backend '{group.backend}' is none of {', '.join(BACKENDS)}")
     if group.hosts[0] not in LOCAL:

@@ -24,7 +24,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from swiftlm_engine.brain.facts import ModelFacts
-from swiftlm_engine.brain.plan.share import Split
+from swiftlm_engine.brain.plan.share import Share, Split
 from swiftlm_engine.brain.prefix_index import Part
 from swiftlm_engine.cluster.group import Group
 from swiftlm_engine.cluster.launch import start_follower
@@ -73,7 +73,8 @@ class Leader:
 
         Raises `EngineFault` for a model that cannot be split as asked, or files that differ.
         """
-        shares = choose_shares(facts, self._group.split, self._memories())
+        asked = self._group.split
+        shares = self._planned_shares() or choose_shares(facts, asked, self._memories())
         model = {"folder": str(folder), "dtype": dtype, "fingerprint": facts.fingerprint}
         self._tell({"do": "check", **model})
         self.wait()
@@ -86,9 +87,11 @@ class Leader:
         self._place = Place(joined, shares[0], self._group.backend)
         return self._place
 
+    def _planned_shares(self) -> list[Share]:
+        return [Share(Split.PIPELINE, layers) for layers in self._group.layers]
+
     def _memories(self) -> Ids[int]:
-        said = [memory_bytes(), *(f.memory_bytes for f in self._followers)]
-        return self._group.memory_bytes or said
+        return [memory_bytes(), *(f.memory_bytes for f in self._followers)]
 
     def wait(self) -> None:
         """Until every follower has answered; raises `EngineFault` with what one found wrong."""

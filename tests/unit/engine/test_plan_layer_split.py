@@ -54,3 +54,10 @@ def test_every_layer_is_held_once_and_budgets_hold_where_they_can(
 def test_a_host_without_room_is_an_error() -> None:
     with pytest.raises(ValueError, match="no room"):
         split_layers([1, 1], [5, 0])
+
+
+def test_hosts_get_layers_whose_files_they_have() -> None:
+    all_files, last = None, frozenset(range(6, 8))
+    assert split_layers([10] * 8, [100, 100], [all_files, last]) == [range(6), range(6, 8)]
+    with pytest.raises(ValueError, match="files that the hosts have"):
+        split_layers([10] * 8, [100, 100], [all_files, frozenset({1, 2})])

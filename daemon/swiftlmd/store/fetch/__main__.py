@@ -48,6 +48,7 @@ def _wanted(request: Request, files: list[RemoteFile], downloader: Downloader) -
     if ggufs:
         chosen = ggufs
     elif weights := choice.weight_files(files, _indexed(files, downloader)):
+        weights = [f for f in weights if not request.weights or f.name in request.weights]
         chosen = [*choice.small_files(files), *weights, *extra]
     else:
         raise choice.explain_no_weights(request.repo, files)

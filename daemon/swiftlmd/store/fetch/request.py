@@ -20,6 +20,7 @@ class Request:
     parallel: int = 4
     patience_s: float = 120.0  # without a new byte, before giving up
     spare_bytes: int = 1 << 30  # must stay free on the disk
+    weights: tuple[str, ...] = ()  # of the weight files only these; empty = all
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -27,4 +28,5 @@ class Request:
     @classmethod
     def from_json(cls, text: bytes) -> Request:
         fields = json.loads(text)
-        return cls(**{**fields, "include": tuple(fields["include"])})
+        lists = {name: tuple(fields[name]) for name in ("include", "weights")}
+        return cls(**{**fields, **lists})

@@ -10,6 +10,7 @@ from .layers import KvStore, Layer, LayerKind
 from .model import ModelFacts, Shape, facts_from, read_model
 from .quantisation import Packing, Quantisation
 from .safetensors import Tensor, read_header
+from .sorting import layer_of
 from .weights import Amount, Experts, Part, Weights
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "TruncatedFile",
     "Weights",
     "facts_from",
+    "layer_of",
     "read_checkpoint",
     "read_header",
     "read_model",

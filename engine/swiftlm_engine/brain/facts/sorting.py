@@ -36,6 +36,14 @@ _EXPERTS_USED = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts"
                  "moe_top_k", "moe_k", "num_selected_experts", "experts_per_token")  # fmt: skip
 
 
+def layer_of(tensor: str) -> int | None:
+    """The number of the layer that a tensor belongs to; None for what is in none."""
+    match = _LAYER.search(tensor)
+    if match is None or not _VISION.isdisjoint(tensor.split(".")):
+        return None
+    return int(match[1])
+
+
 def sort_weights(
     config: Config, tensors: Iterable[Tensor], packings: Mapping[str, Packing]
 ) -> Weights:
@@ -122,8 +130,7 @@ class _Sorter:
         segments = set(name.split("."))
         if not segments.isdisjoint(_VISION):
             return Part.VISION, None
-        match = _LAYER.search(name)
-        layer = int(match[1]) if match else None
+        layer = layer_of(name)
         if self._is_dropped(name, segments, layer):
             return Part.UNUSED, layer
         if not segments.isdisjoint(_EXPERTS) or ".block_sparse_moe.input_linear" in name:

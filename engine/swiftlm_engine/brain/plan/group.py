@@ -8,11 +8,16 @@ from itertools import accumulate
 _Cost = tuple[float, float]  # bytes beyond the budgets, then how far from proportional
 
 
-def split_layers(layer_bytes: Sequence[int], host_budgets: Sequence[int]) -> list[range]:
+def split_layers(
+    layer_bytes: Sequence[int],
+    host_budgets: Sequence[int],
+    held: Sequence[frozenset[int] | None] = (),
+) -> list[range]:
     """A range of layers for each host, in the order of the hosts; none is empty.
 
     No host gets more than its budget where that is possible at all; among those splits the one
-    closest to proportional. Raises ValueError for fewer layers than hosts, or a host without room.
+    closest to proportional. `held`: the layers whose files a host has, None for all of them.
+    Raises ValueError for fewer layers than hosts, a host without room, or files that do not do.
     """
     layers, hosts = len(layer_bytes), len(host_budgets)
     if not 1 <= hosts <= layers:
@@ -25,14 +30,16 @@ def split_layers(layer_bytes: Sequence[int], host_budgets: Sequence[int]) -> lis
     for host, budget in enumerate(host_budgets):
         left = hosts - host - 1
         ends = [layers] if not left else range(host + 1, layers - left + 1)
-        best = {
-            end: min(
-                (_add(cost, before[end] - before[start], budget), (*cuts, end))
-                for start, (cost, cuts) in best.items()
-                if start < end
-            )
-            for end in ends
-        }
+        files = held[host] if held else None
+        ways: dict[int, list[tuple[_Cost, tuple[int, ...]]]] = {}
+        for end in ends:
+            for start, (cost, cuts) in best.items():
+                if start < end and (files is None or files.issuperset(range(start, end))):
+                    cost_here = _add(cost, before[end] - before[start], budget)
+                    ways.setdefault(end, []).append((cost_here, (*cuts, end)))
+        best = {end: min(found) for end, found in ways.items()}
+    if layers not in best:
+        raise ValueError("the files that the hosts have are of no split of its layers")
     cuts = best[layers][1]
     return [range(first, last) for first, last in zip((0, *cuts), cuts, strict=False)]
 

@@ -25,11 +25,15 @@ from .speed import Speed
 
 @dataclass(frozen=True, slots=True)
 class GroupHost:
-    """A machine and its link to the leader; the leader has none."""
+    """A machine and its link to the leader; the leader has none.
+
+    `layers`: those whose files are there; None = all, or files yet to come.
+    """
 
     name: str
     machine: MachineLimits
     link: LinkSpeed | None = None
+    layers: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,8 @@ def _tensor(facts: ModelFacts, request: PlanRequest, hosts: Sequence[GroupHost])
     count = len(hosts)
     if obstacle := tensor_obstacle(facts, count):
         return Way(Split.TENSOR, count, obstacle=obstacle)
+    if part := next((host for host in hosts if host.layers is not None), None):
+        return Way(Split.TENSOR, count, obstacle=f"{part.name} has files of some layers only")
     share = Share(Split.TENSOR, range(len(facts.layers)), count)
     return _way(facts, request, hosts, [share] * count)
 
@@ -150,7 +156,11 @@ def _pipeline(facts: ModelFacts, request: PlanRequest, hosts: Sequence[GroupHost
         if room <= 0:
             obstacle = f"{host.name} has no room for any layer"
             return Way(Split.PIPELINE, len(hosts), obstacle=obstacle)
-    ranges = split_layers(_layer_bytes(facts, request), rooms)
+    try:
+        held = [host.layers for host in hosts]
+        ranges = split_layers(_layer_bytes(facts, request), rooms, held)
+    except ValueError as error:
+        return Way(Split.PIPELINE, len(hosts), obstacle=str(error))
     return _way(facts, request, hosts, [Share(Split.PIPELINE, layers) for layers in ranges])
 
 

@@ -107,6 +107,7 @@ __all__ = (
     "PlanModelRequest",
     "Progress",
     "Protocol",
+    "PullGroupRequest",
     "PullRequest",
     "RemoveHostReply",
     "RemoveHostRequest",
@@ -2100,6 +2101,14 @@ default_message_pool.register_message("swiftlm.v1", "Progress", Progress)
 
 
 @dataclass(eq=False, repr=False)
+class PullGroupRequest(betterproto2.Message):
+    model: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("swiftlm.v1", "PullGroupRequest", PullGroupRequest)
+
+
+@dataclass(eq=False, repr=False)
 class PullRequest(betterproto2.Message):
     model: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
@@ -3127,6 +3136,28 @@ class ClusterStub(betterproto2_grpclib.ServiceStub):
             metadata=metadata,
         )
 
+    async def pull(
+        self,
+        message: "PullGroupRequest",
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "AsyncIterator[OperationEvent]":
+        """
+        each host the files of its share
+        """
+
+        async for response in self._unary_stream(
+            "/swiftlm.v1.Cluster/Pull",
+            message,
+            OperationEvent,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        ):
+            yield response
+
 
 class EngineStub(betterproto2_grpclib.ServiceStub):
     async def load(
@@ -3978,6 +4009,14 @@ class ClusterBase(betterproto2_grpclib.ServiceBase):
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
+    async def pull(self, message: "PullGroupRequest") -> "AsyncIterator[OperationEvent]":
+        """
+        each host the files of its share
+        """
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+        yield OperationEvent()
+
     async def __rpc_list(
         self, stream: "grpclib.server.Stream[ListHostsRequest, ListHostsReply]"
     ) -> None:
@@ -4018,6 +4057,17 @@ class ClusterBase(betterproto2_grpclib.ServiceBase):
         response = await self.plan(request)
         await stream.send_message(response)
 
+    async def __rpc_pull(
+        self, stream: "grpclib.server.Stream[PullGroupRequest, OperationEvent]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        await self._call_rpc_handler_server_stream(
+            self.pull,
+            stream,
+            request,
+        )
+
     def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
         return {
             "/swiftlm.v1.Cluster/List": grpclib.const.Handler(
@@ -4049,6 +4099,12 @@ class ClusterBase(betterproto2_grpclib.ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 PlanGroupRequest,
                 PlanGroupReply,
+            ),
+            "/swiftlm.v1.Cluster/Pull": grpclib.const.Handler(
+                self.__rpc_pull,
+                grpclib.const.Cardinality.UNARY_STREAM,
+                PullGroupRequest,
+                OperationEvent,
             ),
         }
 
