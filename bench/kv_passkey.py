@@ -1,13 +1,15 @@
 """Does a model still find a number told to it long ago when its KV is compressed?
 
-    python bench/kv_passkey.py [MODEL] [--tokens N ...] [--formats F ...]
+    python bench/kv_passkey.py [MODEL] [--tokens N ...] [--formats F ...] [--keys N]
 
-A prompt of filler sentences hides a five-digit key at several depths and asks for it. Found: the
-most likely tokens after the question spell the key. Prefilled in chunks of 512, as the engine does
-on a CPU. Prints found/asked per length and format; exact KV says what the model can do at all.
+A prompt of filler sentences hides a five-digit key, each at another depth, and asks for it. Found:
+the most likely tokens after the question spell the key. Prefilled in chunks of 512, as the engine
+does on a CPU. Prints found/asked per length and format, and which keys the first format alone, or
+the other alone, found; exact KV says what the model can do at all.
 """
 
 import argparse
+import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,8 +29,6 @@ from swiftlm_engine import turboquant
 from swiftlm_engine.turboquant.formats import FORMATS
 
 CHUNK = 512
-DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
-KEYS = ("71432", "20958", "46317", "83061", "59274")
 FILLER = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
 )
@@ -56,14 +56,15 @@ class Pieces:
         return self.task + filler[:at] + needle + filler[at:] + self.question
 
 
-def pieces(encode: Callable[[str], list[int]], start: list[int]) -> Pieces:
+def pieces(encode: Callable[[str], list[int]], start: list[int], count: int) -> Pieces:
     """`encode` adds no special tokens; `start` are those that open a text."""
+    keys = random.Random(5413).sample(range(10000, 100000), count)
     return Pieces(
         [*start, *encode(TASK)],
         encode(FILLER),
         encode(QUESTION),
-        [encode(f"The pass key is {key}. Remember it. {key} is the pass key. ") for key in KEYS],
-        [encode(f" {key}") for key in KEYS],
+        [encode(f"The pass key is {key}. Remember it. {key} is the pass key. ") for key in keys],
+        [encode(f" {key}") for key in keys],
     )
 
 
@@ -72,20 +73,29 @@ def main() -> int:
     model, tokenizer = load(str(options.model or smollm2_dense()))
     turboquant.install(model)
     encode = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
-    start = tokenizer.encode("")
+    parts = pieces(encode, tokenizer.encode(""), options.keys)
     for tokens in options.tokens:
-        for format in options.formats:
-            found = count_found(model, pieces(encode, start), tokens, format)
-            print(f"{tokens:6d} {format:9s} {found} of {len(KEYS)}", flush=True)
+        report(model, parts, tokens, options.formats)
     return 0
 
 
-def count_found(model: nn.Module, parts: Pieces, tokens: int, format: str) -> int:
-    found = 0
-    for which, depth in enumerate(DEPTHS):
+def report(model: nn.Module, parts: Pieces, tokens: int, formats: list[str]) -> None:
+    first: set[int] | None = None
+    for format in formats:
+        found = keys_found(model, parts, tokens, format)
+        first = found if first is None else first
+        lost, gained = sorted(first - found), sorted(found - first)
+        line = f"{tokens:6d} {format:9s} {len(found)} of {len(parts.answers)}"
+        print(f"{line}  lost {lost} gained {gained}", flush=True)
+
+
+def keys_found(model: nn.Module, parts: Pieces, tokens: int, format: str) -> set[int]:
+    found = set()
+    for which, answer in enumerate(parts.answers):
         caches = make_prompt_cache(model) if format == "fp16" else caches_of(model, format)
-        prompt = parts.prompt(tokens, which, depth)
-        found += answers(model, prompt, parts.answers[which], caches)
+        prompt = parts.prompt(tokens, which, (which + 0.5) / len(parts.answers))
+        if answers(model, prompt, answer, caches):
+            found.add(which)
     return found
 
 
@@ -108,6 +118,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("model", type=Path, nargs="?", help="default: SmolLM2 from PyPI")
     parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 2048, 4096])
     parser.add_argument("--formats", nargs="+", default=["fp16", *FORMATS])
+    parser.add_argument("--keys", type=int, default=5)
     return parser.parse_args()
 
 
