@@ -153,6 +153,7 @@ CONFIGS: dict[str, Config] = {
         "attention_bias": False,
         "partial_rotary_factor": 0.5,
     },
+    "glm4_moe_lite": _LLAMA | _MLA | {"model_type": "glm4_moe_lite"},
     "mixtral": _LLAMA
     | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16},
     # KVCache holding the compressed latent (MLA)
@@ -214,6 +215,21 @@ CONFIGS: dict[str, Config] = {
         "block_multiple_of": 8,
         "block_ffn_dim_multiplier": 1.0,
         "block_auto_adjust_ff_dim": False,
+        "full_attn_idxs": [1, 3],
+    },
+    "lfm2_moe": _LLAMA
+    | {
+        "model_type": "lfm2_moe",
+        "num_hidden_layers": 4,
+        "norm_eps": 1e-5,
+        "conv_bias": False,
+        "conv_L_cache": 3,
+        "moe_intermediate_size": 64,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+        "use_expert_bias": True,
+        "num_dense_layers": 1,
         "full_attn_idxs": [1, 3],
     },
     # ArraysCache (delta attention) and KVCache holding the latent

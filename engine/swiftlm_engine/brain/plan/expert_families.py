@@ -21,6 +21,7 @@ EXPERT_FAMILIES = frozenset(
         "deepseek_v32",
         "glm4_moe",
         "glm4_moe_lite",
+        "lfm2_moe",
     }
 )
 
