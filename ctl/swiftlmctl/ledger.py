@@ -1,7 +1,8 @@
 """Prints a JSON report (plan, memory ledger, calibration) as tables, whatever it holds.
 
 The daemon owns the arithmetic and the names; this only lays them out: numbers under a name that
-ends in `bytes` as sizes, lists of objects as tables, objects as indented lines.
+ends in a unit with that unit, two numbers in a list as a range, lists of objects as tables, objects
+as indented lines.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import json
 from typing import Any  # JSON values
 
 from swiftlmctl import output
+
+# How names in JSON end, and what a reader sees in their place.
+_UNITS = (("_bytes", ""), ("tokens_s", "tok/s"), ("_gb_s", " GB/s"), ("_s", " s"))
 
 
 def show(text: str) -> None:
@@ -31,7 +35,7 @@ def _show(value: Any, depth: int) -> None:
 
 
 def _show_object(value: dict[str, Any], depth: int) -> None:
-    simple = {name: item for name, item in value.items() if not isinstance(item, dict | list)}
+    simple = {name: item for name, item in value.items() if _is_simple(item)}
     width = max((len(title(name)) for name in simple), default=0)
     for name, item in simple.items():
         if item not in (None, ""):
@@ -40,7 +44,7 @@ def _show_object(value: dict[str, Any], depth: int) -> None:
         if isinstance(item, dict) and item:
             output.say("  " * depth + title(name))
             _show_object(item, depth + 1)
-        elif isinstance(item, list) and item:
+        elif isinstance(item, list) and item and name not in simple:
             _show_list(name, item, depth)
 
 
@@ -75,8 +79,19 @@ def _table(items: list[dict[str, Any]]) -> output.Table:
     return output.Table(tuple(title(name) for name in names), rows, right)
 
 
+def _is_simple(value: Any) -> bool:
+    """What stands on the line of its name: no object, and of lists only a range."""
+    if isinstance(value, list):
+        return len(value) == 2 and all(isinstance(end, int | float) for end in value)
+    return not isinstance(value, dict)
+
+
 def title(name: str) -> str:
-    return name.removesuffix("_bytes").replace("_", " ")
+    for ending, unit in _UNITS:
+        if name.endswith(ending):
+            name = name.removesuffix(ending) + unit
+            break
+    return name.replace("_", " ")
 
 
 def cell(name: str, value: Any) -> str:
@@ -86,8 +101,12 @@ def cell(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float) and (name.endswith("_bytes") or name == "bytes"):
         return output.size_text(int(value))
+    if isinstance(value, int):
+        return str(value) if name.endswith("pid") else f"{value:,}"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if isinstance(value, list) and _is_simple(value):
+        return " to ".join(cell(name, end) for end in value)
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     return str(value)

@@ -370,6 +370,7 @@ def test_usage_errors_are_code_2(ctl: Ctl) -> None:
     assert ctl("load").code == 2
     assert ctl("nonsense").code == 2
     assert ctl("load", "x", "--keep-alive", "soon").code == 2
+    assert ctl("plan", "x", "--ctx", str(2**32 + 5)).code == 2  # as a message it would be 5
     assert ctl("logs", "--level", "loud").code == 2
 
 

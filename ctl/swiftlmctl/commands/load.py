@@ -11,8 +11,12 @@ from swiftlmctl.options import Force, Json, Model, layers
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m
 
-Context = Annotated[int | None, typer.Option(min=1, help="Tokens of context.")]
-Parallel = Annotated[int | None, typer.Option(min=1, help="Sequences decoded together.")]
+_MOST = 2**31 - 1  # that a message carries: a larger number would arrive as another one
+
+Context = Annotated[
+    int | None, typer.Option("--context", "--ctx", min=1, max=_MOST, help="Tokens of context.")
+]
+Parallel = Annotated[int | None, typer.Option(min=1, max=_MOST, help="Sequences decoded together.")]
 Kv = Annotated[str | None, typer.Option(help="Format of the KV cache: auto, fp16, turbo, k4v3 ...")]
 Budget = Annotated[str | None, typer.Option("--memory-budget", help="For all models: 12GB, 70%.")]
 Dtype = Annotated[str | None, typer.Option(help="Instead of the model's own.")]
@@ -25,8 +29,10 @@ GpuLayers = Annotated[
     ),
 ]
 Stream = Annotated[str | None, typer.Option("--stream-experts", help="auto, on or off.")]
-Slots = Annotated[int | None, typer.Option("--expert-slots", min=1, help="Per layer.")]
-TopK = Annotated[int | None, typer.Option("--top-k-experts", min=1, help="Fewer than trained.")]
+Slots = Annotated[int | None, typer.Option("--expert-slots", min=1, max=_MOST, help="Per layer.")]
+TopK = Annotated[
+    int | None, typer.Option("--top-k-experts", min=1, max=_MOST, help="Fewer than trained.")
+]
 NoCache = Annotated[
     str | None,
     typer.Option("--ssd-nocache", help="Keep what is read out of the page cache: auto, on, off."),
@@ -35,8 +41,10 @@ Prefetch = Annotated[
     str | None, typer.Option("--ssd-prefetch", help="Read ahead of need: off, next-router.")
 ]
 Draft = Annotated[str | None, typer.Option(help="A draft model, ngram or off.")]
-DraftTokens = Annotated[int | None, typer.Option("--draft-tokens", min=1, help="Drafted per step.")]
-Chunk = Annotated[int | None, typer.Option("--prefill-chunk", min=1, help="Tokens.")]
+DraftTokens = Annotated[
+    int | None, typer.Option("--draft-tokens", min=1, max=_MOST, help="Drafted per step.")
+]
+Chunk = Annotated[int | None, typer.Option("--prefill-chunk", min=1, max=_MOST, help="Tokens.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -125,5 +125,7 @@ def parse_budget(text: str, machine: MachineLimits) -> int | None:
 
 
 def gigabytes(size: int) -> str:
-    """`21.4 GB`, or MB where a tenth of a GB would hide the number."""
-    return f"{size / GB:.1f} GB" if abs(size) >= GB else f"{size / 1e6:.0f} MB"
+    """`21.4 GB`, or a smaller unit where a tenth of a GB would hide the number."""
+    if abs(size) >= GB:
+        return f"{size / GB:.1f} GB"
+    return f"{size / 1e6:.0f} MB" if size == 0 or abs(size) >= 500_000 else f"{size / 1e3:.1f} kB"
