@@ -29,6 +29,7 @@ _OPTIONS = {"engine_prefix_cache": "off", "calibration_auto": "false", "engine_p
 @dataclass(slots=True)
 class Speeds:
     prefill: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)  # prompt over the wait for a token
     decode: list[float] = field(default_factory=list)
     depth: int = 0
 
@@ -45,6 +46,8 @@ async def run() -> Report:
         with_record, defaults = await _in_turn(mine, plain)
     shutil.rmtree(home, ignore_errors=True)
     _add(report, "prefill", with_record.prefill, defaults.prefill, _prefill(plan))
+    first, first0 = Figure(tuple(with_record.first)), Figure(tuple(defaults.first))
+    report.add("prompt / first token", first, first0, ratio(first, first0), "")
     _add(report, "decode", with_record.decode, defaults.decode, _decode(plan, with_record.depth))
     report.notes.append(
         f"prompts of {with_record.depth} tokens, {ANSWER} decoded; chunk {plan['prefill_chunk']}, "
@@ -64,7 +67,8 @@ async def _in_turn(*servers: Server) -> list[Speeds]:
                 speeds = found[server.url]
                 speeds.depth = answer.prompt_tokens
                 if number:  # the first warms up
-                    speeds.prefill.append(answer.prompt_tokens / answer.first_s)
+                    speeds.prefill.append(answer.prompt_tokens / answer.prefill_s)
+                    speeds.first.append(answer.prompt_tokens / answer.first_s)
                     speeds.decode.append(answer.decode_tokens_per_s)
     return list(found.values())
 

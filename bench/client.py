@@ -23,6 +23,7 @@ class Answer:
     num_tokens: int
     prompt_tokens: int
     cached_tokens: int
+    prefill_s: float = 0.0  # as the server says; 0 = it does not
 
     @property
     def decode_tokens_per_s(self) -> float:
@@ -41,7 +42,7 @@ async def chat(
         **fields,
     }
     started = time.perf_counter()
-    first, text, num_pieces, usage = None, "", 0, {}
+    first, text, num_pieces, usage, timings = None, "", 0, {}, {}
     async with http.post(f"{server.url}/chat/completions", json=body) as reply:
         if reply.status != 200:
             raise RuntimeError(f"{server.name}: {reply.status} {await reply.text()}")
@@ -50,6 +51,7 @@ async def chat(
                 continue
             chunk = json.loads(line[6:])
             usage = chunk.get("usage") or usage
+            timings = chunk.get("timings") or timings
             for choice in chunk.get("choices") or ():
                 delta = choice["delta"].get("content") or ""
                 if delta and first is None:
@@ -65,6 +67,7 @@ async def chat(
         usage.get("completion_tokens") or num_pieces,  # some servers count nothing in a stream
         usage.get("prompt_tokens", 0),
         details.get("cached_tokens") or 0,
+        timings.get("prefill_s") or 0.0,
     )
 
 

@@ -85,10 +85,10 @@ def measure(
     bandwidth = _memory_bandwidth(clock)
     yield Progress(0.02, "memory bandwidth")
     prompts = _Prompts(subject, clock)
-    prompt = prompts.length(effort)
-    served = yield from _at(0.04, prompts.served_chunk(prompt // 2))
-    prompt = min(subject.context - _NEW_TOKENS, max(prompt, effort.prompt_chunks * served))
-    prompt = max(prompt, served)
+    yield from _at(0.03, prompts.probe())
+    served = yield from _at(0.04, prompts.served_chunk(prompts.length(effort) // 2))
+    prompt = max(prompts.length(effort), effort.prompt_chunks * served)  # by a better rate now
+    prompt = max(served, min(prompt, subject.context - _NEW_TOKENS))
     sizes = _chunk_sizes(served, effort)
     for number in range(effort.runs + 1):  # the first run is the warm-up
         for at, size in enumerate(sizes):
@@ -160,11 +160,16 @@ class _Prompts:
         self._scratch: dict[tuple[int, int], int] = {}
         self._rate = Rate(initial=1.0)
 
+    def probe(self) -> Generator[str, None, None]:
+        """A first idea of the rate."""
+        size, took = min(self._largest, CHUNK_GRAIN), []
+        for _ in range(3):
+            took.append(self._chunk(self._subject.make_caches(), size))
+            yield f"prefill, {size} tokens"
+        self._rate.observe(size, min(took))
+
     def length(self, effort: Effort) -> int:
         """Tokens of the prompt that is measured: what fits into the time, `_DEEP` at most."""
-        probe = min(self._largest, CHUNK_GRAIN)
-        took = [self._chunk(self._subject.make_caches(), probe) for _ in range(3)]
-        self._rate.observe(probe, min(took))
         prompts = (effort.runs + 1) * len(effort.shares)
         in_time = int(self._rate.tokens_per_s * effort.budget_s / prompts)
         return max(1, min(_DEEP, in_time, self._subject.context - _NEW_TOKENS))

@@ -94,7 +94,8 @@ def _decode(row: Decoded) -> dict[str, Any]:
 
 def _speed(tokens: int, taken: Spread) -> str:
     fast, slow = tokens / taken.low, tokens / taken.high
-    return f"{tokens / taken.median:.3g} ({slow:.3g}-{fast:.3g}, {taken.repeats} runs)"
+    runs = f"{taken.repeats} run{'s' if taken.repeats > 1 else ''}"
+    return f"{tokens / taken.median:.3g} ({slow:.3g}-{fast:.3g}, {runs})"
 
 
 def _rate(rate: Spread, scale: float) -> str:

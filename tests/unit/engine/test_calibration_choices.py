@@ -13,6 +13,7 @@ from swiftlm_engine.brain.calibration import (
     BadRecord,
     Choices,
     Record,
+    Spread,
     choose,
     decode_s,
     decode_speed,
@@ -65,6 +66,12 @@ def test_every_row_of_a_batch_reads_its_own_kv() -> None:
     assert decode_s(record(), 1032) == pytest.approx(0.2)
     assert decode_s(record(), 1032, width=4) == pytest.approx(0.2 + 4 * 0.1)
     assert decode_speed(record(), 32, width=4) == pytest.approx(20)
+
+
+def test_a_busy_machine_shows_in_what_was_measured_more_than_once() -> None:
+    once = replace(prefilled(256, 0, 1000.0), chunk_s=Spread(0.1, 0.1, 0.1, 1))
+    steps = (decoded(1, 32, 0.1, noise=0.9), decoded(1, 512, 0.1, noise=0.9))
+    assert record(prefill=(once, once, once), decode=steps).noise == pytest.approx(0.9)
 
 
 def test_a_record_survives_its_json() -> None:

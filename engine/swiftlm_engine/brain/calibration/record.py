@@ -86,7 +86,9 @@ class Record:
     def noise(self) -> float:
         """Of the median figure: more than 1 and another program measured itself in ours."""
         spreads = [row.chunk_s for row in self.prefill] + [row.step_s for row in self.decode]
-        return statistics.median(spread.noise for spread in spreads)
+        # What was measured once has no spread, and tells nothing of the machine.
+        repeated = [spread.noise for spread in spreads if spread.repeats > 1]
+        return statistics.median(repeated) if repeated else 0.0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
