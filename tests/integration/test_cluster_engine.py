@@ -120,8 +120,9 @@ async def test_greedy_text_of_two_ranks_equals_one(tmp_path, room_path, group_fi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("split", ["tensor", "pipeline"])
-async def test_greedy_text_of_four_ranks_equals_one(tmp_path, room_path, group_file, split):
-    folder = make_model("llama", tmp_path / "model", num_key_value_heads=4, num_hidden_layers=5)
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_moe"])
+async def test_greedy_text_of_four_ranks_equals_one(tmp_path, room_path, group_file, family, split):
+    folder = make_model(family, tmp_path / "model", num_key_value_heads=4, num_hidden_layers=5)
     group_file.change(hosts=["localhost"] * 4, lost_after_s=20, split=split)
     async with engine_process(tmp_path, room_path) as engine:
         expected = await answers(engine, folder)

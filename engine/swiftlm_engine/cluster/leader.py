@@ -65,6 +65,7 @@ class Leader:
         self._followers = followers
         self._children = children
         self._place: Place | None = None  # once the ranks are to load
+        self._first_loss = threading.Lock()  # held by who reports it, and never released
 
     # -- the model
 
@@ -183,6 +184,8 @@ class Leader:
                 if message.get("do") != "beat":
                     follower.answers.put(message)
         except LinkLost as error:
+            if not self._first_loss.acquire(blocking=False):
+                return  # it went because another did
             self._kill_children()  # a stopped one would not notice our end
             on_lost(f"rank {follower.rank} on {follower.host} {error}")
 
