@@ -63,10 +63,10 @@ def secret_of(live: LiveDaemon) -> bytes:
     return (live.home.paths.state / "cluster-secret").read_bytes()
 
 
-def listening(pid: int) -> set[str]:
-    """Addresses at which a process takes connections over the network."""
+def sockets(pid: int) -> list[tuple[str, int]]:
+    """Where a process takes connections over the network."""
     found = psutil.Process(pid).net_connections(kind="inet")
-    return {entry.laddr.ip for entry in found if entry.status == psutil.CONN_LISTEN}
+    return [tuple(entry.laddr) for entry in found if entry.status == psutil.CONN_LISTEN]
 
 
 async def taken_in(live: LiveDaemon, host: JoinedHost) -> None:
@@ -74,8 +74,9 @@ async def taken_in(live: LiveDaemon, host: JoinedHost) -> None:
     reply = await add(live, host.agent)
     assert kinds(reply.check) == [Problem.UNREACHABLE]
     assert reply.check is not None
-    assert reply.check.problems[0].fix == f"on studio: `swiftlmd join --listen {host.agent}`"
-    with pytest.raises(AssertionError, match="copy it from the machine that leads the group"):
+    fix = reply.check.problems[0].fix
+    assert fix.startswith(f"on studio: `swiftlmd join --listen {host.agent}`, beside a copy of ")
+    with pytest.raises(AssertionError, match=f"copy it from its leader to {host.paths.state}"):
         await host.start()
     host.take_secret(secret_of(live))
     await host.start()
@@ -85,6 +86,11 @@ async def taken_in(live: LiveDaemon, host: JoinedHost) -> None:
 async def test_a_host_is_taken_in_looked_after_planned_with_and_let_go(
     live: LiveDaemon, host: JoinedHost
 ) -> None:
+    # A machine without a group knows nothing of groups.
+    assert sockets(live.pid) == [("127.0.0.1", live.home.port)]
+    assert psutil.Process(live.pid).children() == []
+    assert not (live.home.paths.state / "cluster-secret").exists()
+
     make_hollow_model(host.paths.models / "under-another-name")
     await taken_in(live, host)
     assert 'hosts = ["localhost", "studio"]' in live.home.paths.config_file.read_text()
@@ -122,7 +128,7 @@ async def test_a_host_is_taken_in_looked_after_planned_with_and_let_go(
     hosts = (await live.cluster.list(m.ListHostsRequest())).hosts
     assert [each.name for each in hosts] == ["localhost"]
     assert "studio" not in live.home.paths.config_file.read_text()
-    assert listening(live.pid) == {"127.0.0.1"}
+    assert sockets(live.pid) == [("127.0.0.1", live.home.port)]
 
 
 async def test_another_secret_and_other_versions_are_named_and_kept_out(live: LiveDaemon) -> None:

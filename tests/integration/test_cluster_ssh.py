@@ -67,7 +67,7 @@ def test_a_secret_that_is_not_the_leaders_is_told_through_ssh(
 ) -> None:
     (problem,) = examiner.examine(STUDIO, {}).problems
     assert problem.kind is Kind.UNREACHABLE
-    assert "secret cannot be read" in problem.reason
+    assert "the group's secret is not here" in problem.reason
     assert f"a copy of {examiner.secret_file}" in problem.fix
     share_secret(examiner, studio, b"another secret than the leader's")
     (problem,) = examiner.examine(STUDIO, {}).problems

@@ -86,17 +86,18 @@ class Examiner:
         problems += [_missing(host, name) for name in models if name not in here]
         return Check(host, tuple(problems), report, link, here, parts)
 
-    def _ssh_needs(self) -> str:
-        return f"swiftlm at {sys.executable}, a copy of {self.secret_file} (mode 0600)"
+    def _copy(self) -> str:
+        return f"a copy of {self.secret_file} (mode 0600)"
 
     def _own_report(self) -> HostReport:
         return own_report(self.machine.limits(committed_bytes=0, returning_bytes=0))
 
     def _lost(self, host: Host, error: LinkLost) -> Problem:
         if isinstance(error, Unreachable):
-            fix = f"on {host.name}: `swiftlmd join --listen {host.agent}`"
+            fix = f"on {host.name}: `swiftlmd join --listen {host.agent}`, beside {self._copy()}"
             if not host.agent:
-                fix = f"`ssh {host.name}` must log in and ask nothing; on it: {self._ssh_needs()}"
+                needed = f"swiftlm at {sys.executable}, {self._copy()}"
+                fix = f"`ssh {host.name}` must log in and ask nothing; on it: {needed}"
             return Problem(Kind.UNREACHABLE, str(error), fix)
         if isinstance(error, Stranger):
             fix = f"copy {self.secret_file} to the same file on {host.name}, mode 0600"

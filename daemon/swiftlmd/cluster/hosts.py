@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swiftlm_engine.cluster.reach import BY_SSH
@@ -39,6 +40,14 @@ def hosts_of(settings: Settings) -> tuple[Host, ...]:
     return tuple(
         Host(name, rank, settings.cluster_agents.get(name, "")) for rank, name in enumerate(names)
     )
+
+
+def machines(hosts: Sequence[Host]) -> list[Host]:
+    """Each once, the leader first: one that holds two ranks has its memory once."""
+    found: dict[str, Host] = {}
+    for host in hosts:
+        found.setdefault(host.name, host)
+    return list(found.values())
 
 
 class Hosts:

@@ -60,17 +60,18 @@ def run(arguments: argparse.Namespace, paths: Paths) -> int:
     logging.basicConfig(
         level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
+    secret = secret_file(paths)
+    if not secret.exists():
+        return _refused(f"the group's secret is not here; copy it from its leader to {secret}")
     try:
-        read_secret(secret_file(paths))
+        read_secret(secret)
         settings = load(paths.config_file, os.environ, {}).settings
         agent = Agent(lent(paths, settings, os.environ))
         if arguments.stdio:
             return _receive_one(agent)
         host, _, port = with_port(arguments.listen).rpartition(":")
         listener = bind_port(host.strip("[]"), int(port))
-    except LinkLost as error:
-        return _refused(f"{error}; copy it from the machine that leads the group")
-    except (ServiceError, ConfigError, PortBusy, OSError) as error:
+    except (LinkLost, ServiceError, ConfigError, PortBusy, OSError) as error:
         return _refused(str(error))
     listener.setblocking(True)
     log.info(

@@ -23,7 +23,7 @@ from swiftlm_engine.brain.plan import (
 from swiftlm_engine.brain.plan.share import Split
 from swiftlm_proto import messages as m
 from swiftlmd.cluster.checks import Check
-from swiftlmd.cluster.hosts import Host, Hosts
+from swiftlmd.cluster.hosts import Host, Hosts, machines
 from swiftlmd.cluster.pulling import Errand, errands, run
 from swiftlmd.cluster.secret import keep_secret
 from swiftlmd.cluster.survey import Survey
@@ -106,7 +106,7 @@ class ClusterService(m.ClusterBase):
             facts = await self._facts(name)
             settings = options_over(self._configuration.settings.for_model(name), message.options)
             limits = await self._limits(name)
-            checks = await self._examine(_machines(self._hosts.listed()), {name: facts.fingerprint})
+            checks = await self._examine(machines(self._hosts.listed()), {name: facts.fingerprint})
             hosts = [host for check in checks if (host := _group_host(check, limits, name))]
             plan = await asyncio.to_thread(
                 make_group_plan, facts, plan_request(settings, limits), hosts
@@ -116,7 +116,9 @@ class ClusterService(m.ClusterBase):
         except ServiceError as error:
             return m.PlanGroupReply(fault=error.to_fault())
         return m.PlanGroupReply(
-            plan=json.dumps({"model": name, **group_report(plan)}),
+            plan=json.dumps(
+                {"model": name, "spread": settings.engine_cluster, **group_report(plan)}
+            ),
             left_out=[check_message(check) for check in checks if check.problems],
         )
 
@@ -145,7 +147,8 @@ class ClusterService(m.ClusterBase):
         split = None if asked == "auto" else Split(asked)
         way = await asyncio.to_thread(best_way, facts, plan_request(settings, limits), found, split)
         if not way.fits:
-            message = f"model '{stored.name}' does not fit over {len(hosts)} hosts: {way.obstacle}"
+            cannot = "does not fit" if way.ranks else "cannot be split"
+            message = f"model '{stored.name}' {cannot} over {len(hosts)} hosts: {way.obstacle}"
             raise ServiceError(Kind.UNSUPPORTED, message)
         return errands(stored, facts.fingerprint, hosts, way)
 
@@ -192,11 +195,6 @@ async def _read(folder: Path) -> ModelFacts:
 def _address(check: Check) -> str:
     """This machine's, as the host reaches it."""
     return check.report.visitor if check.report else ""
-
-
-def _machines(hosts: Sequence[Host]) -> list[Host]:
-    """A machine that holds two ranks has its memory once."""
-    return list({host.name: host for host in reversed(hosts)}.values())[::-1]
 
 
 def _group_host(check: Check, own: MachineLimits, model: str) -> GroupHost | None:

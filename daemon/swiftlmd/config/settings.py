@@ -248,15 +248,12 @@ class Settings:
     engine_stall: float = _option(
         _DURATION, 300.0, "An engine whose step takes longer is restarted; never = off.", minimum=1
     )
-    engine_cluster: bool = _option(
-        _SWITCH, False, "Split the model over the hosts of [cluster].", needs_restart=True
-    )
+    engine_cluster: bool = _option(_SWITCH, False, "Split the model over the hosts of [cluster].")
     engine_cluster_split: str = _option(
         _TEXT,
         "auto",
         "How the hosts cut it: equal parts of each layer (tensor), or ranges of layers (pipeline).",
         choices=("auto", "tensor", "pipeline"),
-        needs_restart=True,
     )
     engine_environment: Mapping[str, str] = _option(
         _TABLE, {}, "Environment variables added to engine processes."

@@ -24,7 +24,10 @@ def group_arguments(
     if not settings.engine_cluster:
         return []
     if len(settings.cluster_hosts) < 2:
-        message = "engine.cluster is on and cluster.hosts names fewer than two hosts"
+        message = (
+            "the model is to be split (cluster = true) and this machine is alone in its group; "
+            "`swiftlmctl cluster add NAME`, or take that line out of config.toml"
+        )
         raise ServiceError(Kind.INVALID, message)
     secret, file = secret_file(paths), paths.state / "cluster-group.json"
     group: dict[str, Any] = {  # Any: JSON values

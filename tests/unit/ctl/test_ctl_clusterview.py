@@ -38,6 +38,7 @@ def plan(**fields: Any) -> m.PlanGroupReply:
             {"split": "pipeline", "hosts": 2, "fits": True, "obstacle": "", "prediction": SPEED},
         ],
         "hosts": [],
+        "spread": False,
     }  # fmt: skip
     return m.PlanGroupReply(plan=json.dumps({**whole, **fields}))
 
@@ -58,6 +59,9 @@ def test_a_plan_says_how_many_hosts_what_each_holds_and_that_speeds_are_predicte
     assert rows["pipeline, 2 hosts"].endswith("chosen")
     assert "10 to 20.2" in rows["pipeline, 2 hosts"]
     assert "predictions" in said
+    assert 'to split it: `cluster = true` below [model."qwen"] in config.toml' in said
+    clusterview.show_plan(plan(spread=True))
+    assert "to split it" not in capsys.readouterr().out
 
 
 def test_a_plan_for_one_machine_names_no_ranks(capsys: pytest.CaptureFixture[str]) -> None:

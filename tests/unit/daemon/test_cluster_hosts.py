@@ -12,7 +12,7 @@ from swiftlm_engine.brain.plan import LinkSpeed, MachineLimits, Range
 from swiftlm_engine.cluster.link import LinkLost
 from swiftlm_proto import messages as m
 from swiftlmd.cluster.checks import Check, Problem
-from swiftlmd.cluster.hosts import DEFAULT_PORT, Host, Hosts, with_port
+from swiftlmd.cluster.hosts import DEFAULT_PORT, Host, Hosts, machines, with_port
 from swiftlmd.cluster.link_speed import LinkMeasure
 from swiftlmd.cluster.report import HostReport, from_message, to_message
 from swiftlmd.cluster.survey import Survey
@@ -75,6 +75,11 @@ def test_what_can_be_no_other_host_is_refused(hosts: Hosts, name: str) -> None:
 def test_an_address_without_a_port_that_can_be_is_refused(address: str) -> None:
     with pytest.raises(ServiceError, match="HOST:PORT"):
         with_port(address)
+
+
+def test_a_machine_with_several_ranks_is_planned_with_once_and_the_leader_first() -> None:
+    ranks = [Host(name, rank) for rank, name in enumerate(("localhost", "b", "localhost", "b"))]
+    assert machines(ranks) == ranks[:2]
 
 
 def test_agents_and_https_have_ports_of_their_own() -> None:
