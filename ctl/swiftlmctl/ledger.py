@@ -61,7 +61,7 @@ def _show_list(name: str, items: list[Any], depth: int) -> None:
 def _show_objects(items: list[dict[str, Any]], depth: int) -> None:
     """A table, unless an object holds more than a cell can show."""
     if not any(isinstance(value, dict | list) for item in items for value in item.values()):
-        output.show_table(_table(items))
+        output.show_table(_table(items), indent=2 * (depth + 1))
         return
     for item in items:
         _show_object(item, depth + 1)

@@ -58,14 +58,14 @@ def show_json_line(value: object) -> None:
     say(json.dumps(plain(value), ensure_ascii=False))
 
 
-def show_table(table: Table) -> None:
+def show_table(table: Table, indent: int = 0) -> None:
     if not table.rows:
         return
     if on_terminal():
-        _show_rich(table)
+        _show_rich(table, indent)
     else:
         for line in aligned(table):
-            say(line)
+            say(" " * indent + line)
 
 
 def aligned(table: Table) -> list[str]:
@@ -84,9 +84,10 @@ def _aligned_line(table: Table, line: Sequence[str], widths: Sequence[int]) -> s
     return "  ".join(cells).rstrip()
 
 
-def _show_rich(table: Table) -> None:
+def _show_rich(table: Table, indent: int) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
+    from rich.padding import Padding
     from rich.table import Table as RichTable
 
     rich = RichTable(box=SIMPLE_HEAD, pad_edge=False)
@@ -94,7 +95,7 @@ def _show_rich(table: Table) -> None:
         rich.add_column(column, justify="right" if column in table.right else "left")
     for row in table.rows:
         rich.add_row(*(_escaped(cell) for cell in row))
-    Console().print(rich)
+    Console().print(Padding(rich, (0, 0, 0, indent), expand=False))
 
 
 def _escaped(text: str) -> str:

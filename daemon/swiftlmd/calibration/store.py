@@ -23,7 +23,13 @@ from swiftlm_proto.version import version
 
 log = logging.getLogger(__name__)
 
-_CHOICES = ("prefill_chunk", "parallel", "buffer_cache_bytes", "kv_threshold")
+# The least and the most that a person may choose.
+_CHOICES = {
+    "prefill_chunk": (1, 1 << 17),
+    "parallel": (1, 1024),
+    "buffer_cache_bytes": (0, 1 << 40),
+    "kv_threshold": (0, 1 << 30),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +116,9 @@ class CalibrationStore:
         for name, value in choices.items():
             if name not in _CHOICES:
                 raise ValueError(f"no choice '{name}': there are {', '.join(_CHOICES)}")
-            if value < 1 and name in ("prefill_chunk", "parallel"):
-                raise ValueError(f"{name} {value}: give at least 1")
+            least, most = _CHOICES[name]
+            if not least <= value <= most:
+                raise ValueError(f"{name} {value}: give {least} to {most:,}")
         changed: Choices = replace(kept.record.choices, **choices)
         record = replace(kept.record, choices=changed)
         edited = tuple(sorted({*kept.edited, *choices}))

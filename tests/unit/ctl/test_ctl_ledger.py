@@ -31,8 +31,8 @@ def test_a_report_shows_units_ranges_and_tables(capsys: pytest.CaptureFixture[st
         "    a",
         "    b",
         "decode",
-        "WIDTH  TOK/S",
-        "    1  9.6 (9.1-10)",
+        "  WIDTH  TOK/S",
+        "      1  9.6 (9.1-10)",
     ]
 
 

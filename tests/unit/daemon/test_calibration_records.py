@@ -71,7 +71,7 @@ def test_an_edit_holds_and_is_marked(tmp_path: Path) -> None:
     assert (found.record.choices.prefill_chunk, found.edited) == (128, ("prefill_chunk",))
     with pytest.raises(ValueError, match="no choice"):
         store.edit(found, {"chunk": 1})
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="give 1 to"):
         store.edit(found, {"parallel": 0})
 
 
