@@ -24,7 +24,7 @@ class Prefix(StrEnum):
     """What the prompts of one burst have in common."""
 
     NONE = ""
-    KNOWN = ", shared prefix"  # the same in every round: both servers have it after the first
+    KNOWN = ", shared prefix"  # the same in all rounds: both servers have it by the first that counts
     NEW = ", new shared prefix"  # as agents start that were handed the same task together
 
 
@@ -46,9 +46,11 @@ async def _compare(
     prefix: Prefix,
 ) -> None:
     rates: dict[str, list[float]] = {server.name: [] for server in servers}
-    for number in range(ROUNDS):
+    for number in range(-1, ROUNDS):  # the first burst of a width may compile kernels
         for server in servers if number % 2 == 0 else reversed(servers):
-            rates[server.name].append(await _burst(http, server, width, prefix, number))
+            rate = await _burst(http, server, width, prefix, number)
+            if number >= 0:
+                rates[server.name].append(rate)
     mine, theirs = (Figure(tuple(rates[server.name])) for server in servers)
     label = f"{width}{prefix}"
     report.add(label, mine, theirs, ratio(mine, theirs))
