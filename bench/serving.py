@@ -24,7 +24,7 @@ class Prefix(StrEnum):
     """What the prompts of one burst have in common."""
 
     NONE = ""
-    KNOWN = ", shared prefix"  # the same in all rounds: both servers have it by the first that counts
+    KNOWN = ", shared prefix"  # the same in all rounds: both have it by the first that counts
     NEW = ", new shared prefix"  # as agents start that were handed the same task together
 
 
