@@ -51,17 +51,28 @@ class Endpoint:
     key: str = ""
 
     def chat(self, messages: Sequence[Message], **fields: Any) -> Reply:
-        """Greedy unless `fields` say otherwise. Raises CtlError with the server's own words."""
+        """Greedy unless `fields` say otherwise. Raises CtlError with the server's own words.
+
+        A base model, which has no chat template, gets the same texts as a plain prompt.
+        """
+        try:
+            return self._answer("/chat/completions", {"messages": list(messages), **fields})
+        except CtlError as error:
+            if "no chat template" not in error.message or "tools" in fields:
+                raise
+            prompt = "\n\n".join(message["content"] for message in messages)
+            return self._answer("/completions", {"prompt": prompt, **fields})
+
+    def _answer(self, path: str, asked: Mapping[str, Any]) -> Reply:
         body = {
             "model": self.model,
-            "messages": list(messages),
             "stream": True,
             "stream_options": {"include_usage": True},
             "temperature": 0,
-            **fields,
+            **asked,
         }
         started = time.perf_counter()
-        reply = _collect(self._events("/chat/completions", body), started)
+        reply = _collect(self._events(path, body), started)
         if reply is None:
             raise CtlError(f"{self.url} broke off its answer")
         return reply
@@ -134,7 +145,7 @@ def _collect(events: Iterator[dict[str, Any]], started: float) -> Reply | None:
     for event in events:
         usage = event.get("usage") or usage
         for choice in event.get("choices") or ():
-            delta = choice.get("delta") or {}
+            delta = choice.get("delta") or {"content": choice.get("text")}
             ended = ended or bool(choice.get("finish_reason"))
             if any(delta.get(part) for part in _CONTENT):
                 num_pieces += 1

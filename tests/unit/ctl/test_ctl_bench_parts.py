@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from swiftlmctl.bench import picture, quality, texts
-from swiftlmctl.bench.endpoint import Reply, _collect
+from swiftlmctl.bench.endpoint import Endpoint, Reply, _collect
 from swiftlmctl.bench.figures import Figure, ratio
 from swiftlmctl.bench.report import Report, save
 from swiftlmctl.bench.sense import complaint
@@ -137,6 +137,23 @@ def test_an_answer_without_an_end_is_no_reply_and_pieces_count_where_the_server_
     assert _collect(iter(sse(*pieces)), 0.0) is None
     found = _collect(iter(sse(*pieces, {"delta": {}, "finish_reason": "stop"})), 0.0)
     assert (found.text, found.num_tokens) == ("abc", 3)
+
+
+def test_a_base_model_is_asked_with_a_plain_prompt(monkeypatch):
+    asked = []
+
+    def events(self, path, body):
+        asked.append((path, body.get("prompt")))
+        if path == "/chat/completions":
+            raise CtlError("400 this model has no chat template; send a plain prompt instead")
+        yield {"choices": [{"text": "a lamp", "finish_reason": "length"}]}
+
+    monkeypatch.setattr(Endpoint, "_events", events)
+    found = Endpoint("http://x/v1", "base").chat([{"role": "user", "content": "Once"}])
+    assert found.text == "a lamp"
+    assert asked == [("/chat/completions", None), ("/completions", "Once")]
+    with pytest.raises(CtlError):
+        Endpoint("http://x/v1", "base").chat([{"role": "user", "content": "Once"}], tools=[{}])
 
 
 def test_one_token_has_no_speed_and_nonsense_has_no_times():
