@@ -74,6 +74,6 @@ def _hub(cache: Path, models: list[StoredModel]) -> Iterator[Taken]:
 
 
 def _own_caches(paths: Paths) -> Iterator[Taken]:
-    for name in ("wheels", "gguf", "outlines", "prefix"):
+    for name in ("wheels", "gguf", "outlines", "prefix", "shares"):
         folder = paths.cache / name
         yield Taken(f"cache: {name}", folder, disk_bytes(folder), removable=False)
