@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any  # JSON values
 
 from swiftlmctl.bench import texts
-from swiftlmctl.bench.endpoint import Message, Reply
+from swiftlmctl.bench.endpoint import Message, Refused, Reply
 from swiftlmctl.bench.report import Report
 from swiftlmctl.bench.session import Session, objection, seconds, tell
 
@@ -32,6 +32,8 @@ def fill(report: Report, session: Session) -> None:
             session.clear_cache()
             tell(f"run {run + 1} of {session.runs}")
             replays.append(_replay(session, loop, system))
+    except Refused as error:
+        report.add(f"run {len(replays) + 1}", "", "", f"refused: {error}")
     finally:
         if replays:
             _rows(report, replays)

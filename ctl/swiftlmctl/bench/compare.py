@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swiftlmctl.bench import texts
-from swiftlmctl.bench.endpoint import Endpoint, Reply
+from swiftlmctl.bench.endpoint import Endpoint, Refused, Reply
 from swiftlmctl.bench.figures import Figure, ratio
 from swiftlmctl.bench.report import Report
 from swiftlmctl.bench.session import objection, seconds, speed, tell
@@ -16,15 +16,26 @@ COLUMNS = ("prompt", "measure", "ours", "other", "ratio")
 def fill(report: Report, ours: Endpoint, other: Endpoint, runs: int) -> None:
     """Ratios are ours over theirs for speed, theirs over ours for time: above 1 we are faster."""
     for name, num_sentences in _LENGTHS.items():
-        replies: dict[Endpoint, list[Reply]] = {ours: [], other: []}
-        for run_number in range(-1, runs):
-            # Whoever comes second finds warm caches of the machine: take turns at being second.
-            for endpoint in (ours, other) if run_number % 2 == 0 else (other, ours):
-                tell(f"{name}, run {run_number + 1} of {runs}, {endpoint.url}")
-                reply = endpoint.chat(_question(num_sentences, run_number), max_tokens=_NEW_TOKENS)
-                if run_number >= 0:
-                    replies[endpoint].append(reply)
+        try:
+            replies = _asked((ours, other), name, num_sentences, runs)
+        except Refused as error:
+            report.add(name, "refused", error)
+            continue
         _rows(report, name, replies[ours], replies[other])
+
+
+def _asked(
+    pair: tuple[Endpoint, Endpoint], name: str, num_sentences: int, runs: int
+) -> dict[Endpoint, list[Reply]]:
+    replies: dict[Endpoint, list[Reply]] = {endpoint: [] for endpoint in pair}
+    for run in range(-1, runs):
+        # Whoever comes second finds warm caches of the machine: take turns at being second.
+        for endpoint in pair if run % 2 == 0 else reversed(pair):
+            tell(f"{name}, run {run + 1} of {runs}, {endpoint.url}")
+            reply = endpoint.chat(_question(num_sentences, run), max_tokens=_NEW_TOKENS)
+            if run >= 0:
+                replies[endpoint].append(reply)
+    return replies
 
 
 def _question(num_sentences: int, seed: int) -> list[dict[str, str]]:

@@ -19,6 +19,10 @@ Message = Mapping[str, Any]
 _TIMEOUT_S = 3600.0
 
 
+class Refused(CtlError):
+    """The server is there and does not want this request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """One answer. Seconds count from the request's first byte."""
@@ -57,7 +61,7 @@ class Endpoint:
         """
         try:
             return self._answer("/chat/completions", {"messages": list(messages), **fields})
-        except CtlError as error:
+        except Refused as error:
             if "no chat template" not in error.message or "tools" in fields:
                 raise
             prompt = "\n\n".join(message["content"] for message in messages)
@@ -131,7 +135,7 @@ class Endpoint:
         if reply.status != 200:
             words = reply.read(2000).decode("utf-8", "replace")
             connection.close()
-            raise CtlError(f"{self.url}{path}: {reply.status} {_message(words)}")
+            raise Refused(f"{self.url}{path}: {reply.status} {_message(words)}")
         return connection, reply
 
 

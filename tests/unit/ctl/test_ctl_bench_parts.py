@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from swiftlmctl.bench import picture, quality, texts
-from swiftlmctl.bench.endpoint import Endpoint, Reply, _collect
+from swiftlmctl.bench import compare, picture, quality, texts
+from swiftlmctl.bench.endpoint import Endpoint, Refused, Reply, _collect
 from swiftlmctl.bench.figures import Figure, ratio
 from swiftlmctl.bench.report import Report, save
 from swiftlmctl.bench.sense import complaint
@@ -145,7 +145,7 @@ def test_a_base_model_is_asked_with_a_plain_prompt(monkeypatch):
     def events(self, path, body):
         asked.append((path, body.get("prompt")))
         if path == "/chat/completions":
-            raise CtlError("400 this model has no chat template; send a plain prompt instead")
+            raise Refused("400 this model has no chat template; send a plain prompt instead")
         yield {"choices": [{"text": "a lamp", "finish_reason": "length"}]}
 
     monkeypatch.setattr(Endpoint, "_events", events)
@@ -154,6 +154,21 @@ def test_a_base_model_is_asked_with_a_plain_prompt(monkeypatch):
     assert asked == [("/chat/completions", None), ("/completions", "Once")]
     with pytest.raises(CtlError):
         Endpoint("http://x/v1", "base").chat([{"role": "user", "content": "Once"}], tools=[{}])
+
+
+def test_a_prompt_too_long_for_a_server_is_a_row_and_the_others_are_compared(monkeypatch):
+    def chat(self, messages, **fields):
+        if len(messages[0]["content"]) > 5_000:
+            raise Refused("400 the context is too short")
+        return reply(STORY)
+
+    monkeypatch.setattr(Endpoint, "chat", chat)
+    report = Report("compare", compare.COLUMNS)
+    compare.fill(report, Endpoint("http://a/v1", "m"), Endpoint("http://b/v1", "m"), 2)
+    assert [row[:2] for row in report.rows[-2:]] == [
+        ("page of text", "generation"),
+        ("long text", "refused"),
+    ]
 
 
 def test_one_token_has_no_speed_and_nonsense_has_no_times():
