@@ -28,7 +28,7 @@ class Form(Enum):
     LIST = "list of text"
     TABLE = "table of text"
     DURATION = 'seconds, or "90s", "30m", "2h", "never"'
-    SIZE = '"auto", "off", bytes, "24GB" or "60%"'
+    SIZE = '"auto", "off", bytes, "24GB" or "60%" (at most "100%")'
 
 
 @dataclass(frozen=True, slots=True)

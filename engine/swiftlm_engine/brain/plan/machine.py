@@ -19,6 +19,7 @@ RECLAIMABLE = "reclaimable now"
 _UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": GB, "t": 10**12,
           "kb": 10**3, "mb": 10**6, "gb": GB, "tb": 10**12,
           "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
+_BUDGETS = "give a size (24GB), a share (60%) or auto"
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z%]*)\s*", re.IGNORECASE | re.ASCII)
 
 
@@ -110,13 +111,13 @@ def parse_budget(text: str, machine: MachineLimits) -> int | None:
     match = _SIZE.fullmatch(text)
     unit = match[2].lower() if match else None
     if match is None or (unit != "%" and unit not in _UNITS):
-        raise BadBudget(f"memory budget {text!r}: give a size (24GB), a share (60%) or auto")
+        raise BadBudget(f"memory budget {text!r}: {_BUDGETS}")
     if unit == "%":
         size = int(machine.ram_bytes * float(match[1]) / 100)
     else:
         size = int(float(match[1]) * _UNITS[unit or ""])
     if size <= 0:
-        raise BadBudget(f"memory budget {text!r} leaves nothing")
+        raise BadBudget(f"memory budget {text!r} leaves nothing: {_BUDGETS}")
     if size > machine.ram_bytes and machine.shared_memory:
         raise BadBudget(
             f"memory budget {text!r} is more than this machine's {gigabytes(machine.ram_bytes)}"
@@ -128,4 +129,4 @@ def gigabytes(size: int) -> str:
     """`21.4 GB`, or a smaller unit where a tenth of a GB would hide the number."""
     if abs(size) >= GB:
         return f"{size / GB:.1f} GB"
-    return f"{size / 1e6:.0f} MB" if size == 0 or abs(size) >= 500_000 else f"{size / 1e3:.1f} kB"
+    return f"{size / 1e6:.0f} MB" if size == 0 or abs(size) >= 10**6 else f"{size / 1e3:.1f} kB"
