@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=2048)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--limit", type=float, default=150.0, help="seconds; no new round after it")
     parser.add_argument("--out", type=Path, default=Path(".cache/bench"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -119,6 +120,8 @@ def _environ(**more: str) -> dict[str, str]:
 
 
 async def measure(folder: Path, args: argparse.Namespace) -> Report:
+    """Figures are saved after each round: a run that is cut off leaves what it had."""
+    deadline = time.monotonic() + args.limit
     prompt, short = text_of(args.prompt), text_of(64)
     found: dict[str, list[Asked]] = {"one": [], "two": [], "row": [], "peer": []}
     wide: dict[str, list[float]] = {"one": [], "two": [], "row": []}
@@ -127,19 +130,28 @@ async def measure(folder: Path, args: argparse.Namespace) -> Report:
         ours: dict[str, EngineProcess] = {}
         for name, split in {"one": "", "two": "tensor", "row": "pipeline"}.items():
             ours[name] = await stack.enter_async_context(engine(folder, name, args, split))
-        for round_ in range(args.rounds + 1):
-            asked = {k: await ask(v, prompt, args.tokens, f"a{round_}") for k, v in ours.items()}
-            asked["peer"] = peer.ask(prompt, args.tokens)
-            rates = {
-                k: await ask_many(v, short, args.tokens, f"b{round_}") for k, v in ours.items()
-            }
-            print(f"round {round_}: {rates}", file=sys.stderr, flush=True)
-            if round_:  # the first warms up
-                for name, answer in asked.items():
-                    found[name].append(answer)
-                for name, rate in rates.items():
-                    wide[name].append(rate)
-    return _report(found, wide)
+
+        async def warm_up(name: str, process: EngineProcess) -> None:
+            await load(process, name, folder)
+            await ask(process, prompt, args.tokens, "warm")
+            await ask_many(process, short, args.tokens, "warm")
+
+        async with asyncio.TaskGroup() as tasks:  # each compiles its kernels, which takes longest
+            tasks.create_task(asyncio.to_thread(peer.warm_up, prompt, args.tokens))
+            for name, process in ours.items():
+                tasks.create_task(warm_up(name, process))
+        for round_ in range(args.rounds):
+            for name, process in ours.items():
+                found[name].append(await ask(process, prompt, args.tokens, f"a{round_}"))
+            found["peer"].append(await asyncio.to_thread(peer.ask, prompt, args.tokens))
+            for name, process in ours.items():
+                wide[name].append(await ask_many(process, short, args.tokens, f"b{round_}"))
+            report = _report(found, wide)
+            report.save(args.out)
+            if time.monotonic() > deadline:
+                report.notes.append(f"cut off after {round_ + 1} rounds")
+                break
+    return report
 
 
 def text_of(num_tokens: int) -> str:
@@ -199,18 +211,21 @@ main()
 async def engine(
     folder: Path, name: str, args: argparse.Namespace, split: str = ""
 ) -> AsyncIterator[EngineProcess]:
-    """Loaded; over two ranks if it is to be split."""
+    """Not loaded; over two ranks if it is to be split."""
     place = folder / name
     place.mkdir()
     program = ["-c", _ENGINE.format(log=str((args.out / f"gpu_cluster-{name}.log").resolve()))]
     if split:
         program += ["--group", str(_group_file(place, args.backend, split))]
     async with engine_process(place, _environ()["PYTHONPATH"], program) as process:
-        last = (await process.load(folder / "model"))[-1]
-        if last.stage is not m.LoadEventStage.READY:
-            raise RuntimeError(f"{name}: {last.fault}")
-        print(f"{name}: {last.model.notes}", file=sys.stderr, flush=True)
         yield process
+
+
+async def load(process: EngineProcess, name: str, folder: Path) -> None:
+    last = (await process.load(folder / "model"))[-1]
+    if last.stage is not m.LoadEventStage.READY:
+        raise RuntimeError(f"{name}: {last.fault}")
+    print(f"{name}: {last.model.notes}", file=sys.stderr, flush=True)
 
 
 def _group_file(place: Path, backend: str, split: str) -> Path:
@@ -288,8 +303,11 @@ class Sharded:
 
     def __init__(self, ranks: list[subprocess.Popen[str]]) -> None:
         self._ranks = ranks
-        for rank in range(len(ranks)):
-            self._read(rank)
+
+    def warm_up(self, prompt: str, num_tokens: int) -> None:
+        for rank in range(len(self._ranks)):
+            self._read(rank)  # they say that they are ready
+        self.ask(prompt, num_tokens)
 
     def ask(self, prompt: str, num_tokens: int) -> Asked:
         for rank in self._ranks:
