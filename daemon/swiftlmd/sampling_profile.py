@@ -43,7 +43,7 @@ def sampling_profile(folder: Path, configured: Mapping[str, str]) -> m.Sampling:
 
 def completed(sampling: m.Sampling | None, profile: m.Sampling) -> m.Sampling:
     """The request's own values, and the profile's where it has none."""
-    result = sampling or m.Sampling()
+    result = m.Sampling() if sampling is None else sampling
     if result.temperature is not None:
         # Whoever chose a temperature chose a distribution: filters made for another are not added.
         return result

@@ -191,8 +191,8 @@ def _log_access(request: web.Request, record: Record, status: int, seconds: floa
     level = logging.DEBUG if record.route in _QUIET_ROUTES and status < 400 else logging.INFO
     if not access_log.isEnabledFor(level):
         return
-    usage = record.usage or m.Usage()
-    timings = record.timings or m.Timings()
+    usage = m.Usage() if record.usage is None else record.usage
+    timings = m.Timings() if record.timings is None else record.timings
     fields = {
         "method": request.method,
         "path": request.path[:200],

@@ -105,8 +105,11 @@ class Generation:
         fault = fault_of(finished)
         if fault is not None:
             raise fault
-        self.timings = self.record.timings = finished.timings or self.timings
-        usage, part = self.usage, finished.usage or m.Usage()
+        # `is None`: the truth of a message is worked out field by field.
+        if finished.timings is not None:
+            self.timings = self.record.timings = finished.timings
+        usage = self.usage
+        part = m.Usage() if finished.usage is None else finished.usage
         usage.completion_tokens += part.completion_tokens
         usage.reasoning_tokens += part.reasoning_tokens
         if request_id not in self._counted_prompts:  # every choice reports the same prompt

@@ -47,6 +47,12 @@ class Encoder(Protocol):
         """What may be sent besides a comment while nothing happens."""
 
 
+class _EventStream(web.StreamResponse):
+    """aiohttp's switch, off: headers go out in one write with the first event, not before it."""
+
+    _send_headers_immediately = False
+
+
 async def stream(
     request: web.Request, generation: Generation, encoder: Encoder, options: HttpOptions
 ) -> web.StreamResponse:
@@ -76,7 +82,7 @@ async def stream(
 
 async def follow(request: web.Request, answer: KeptAnswer, start: int) -> web.StreamResponse:
     """Sends a kept answer from event `start`; it does not mind whether the client stays."""
-    response = web.StreamResponse(headers=SSE_HEADERS)
+    response = _EventStream(headers=SSE_HEADERS)
     comment_s = request.app[PARTS].options.first_comment_s
     with answer.read():
         async for piece in answer.events_from(start, comment_s):
@@ -99,14 +105,17 @@ def _waiting(progress: m.Progress | None) -> bytes:
 
 
 async def _pump(channel: _Channel, generation: Generation, encoder: Encoder) -> None:
+    last = b""
     async with aclosing(generation.events()) as events:
         async for event in events:
             data = encoder.encode(event)
-            if data:
+            if event.finished is not None and generation.num_choices == 1:
+                last = data  # goes out with the end, which follows at once
+            elif data:
                 await channel.write(data)
             elif event.progress is not None:
                 channel.progress = event.progress
-    await channel.write(encoder.end(generation.usage))
+    await channel.end(last + encoder.end(generation.usage))
 
 
 async def _stop(task: asyncio.Task[None]) -> None:
@@ -124,7 +133,7 @@ class _Channel:
     """The response of one stream, opened by its first write."""
 
     def __init__(self, request: web.Request, encoder: Encoder, options: HttpOptions) -> None:
-        self.response = web.StreamResponse(headers=SSE_HEADERS)
+        self.response = _EventStream(headers=SSE_HEADERS)
         self.progress: m.Progress | None = None
         self._request = request
         self._encoder = encoder
@@ -139,6 +148,15 @@ class _Channel:
         self._writes += 1
         self._writing = True
         await self.response.write(data)
+        self._writing = False
+
+    async def end(self, data: bytes) -> None:
+        """The last write, and the end of the body with it."""
+        if not self.response.prepared:
+            await self._open()
+        self._writes += 1
+        self._writing = True
+        await self.response.write_eof(data)
         self._writing = False
 
     async def fail(self, error: ServiceError) -> None:
