@@ -2,10 +2,12 @@
 
 The next step is dispatched before the last tokens are read, so that the device never waits for
 Python. Rows that constrain their next token (a grammar) need the last one first: for those the
-forward pass is dispatched, the tokens are read while it runs, and only then is sampled.
+forward pass is dispatched, the tokens are read while it runs, and only then is sampled. Where
+nobody has a token yet, the first ones are read at once, and the next step is dispatched later.
 
 Invariants: row i of `_inputs`, of every cache and of `_rows` is the same sequence. After `step` the
-caches hold the prompt and all tokens that were reported, and `_inputs` one token more.
+caches hold the prompt and all tokens that were reported, and `_inputs` one token more; of a `fresh`
+row the caches lack the last token, which is in `_inputs`.
 """
 
 from __future__ import annotations
@@ -44,10 +46,15 @@ class Row:
     min_tokens: int = 0
     end_ids: frozenset[int] = frozenset()
     forced_ids: list[int] = field(default_factory=list)  # take the place of what was sampled
-    fresh: bool = True  # its pending input is a token that was known when it joined
+    fresh: bool = True  # its pending input is the last token of what is known, not a new one
+    num_drawn: int = 0  # tokens of the answer so far, those that are still to be read included
     num_read: int = 0  # tokens read since it joined
     num_last_read: int = 0  # of those, in the last step
     logprobs: PendingLogprobs | None = None  # of the pending input
+
+    @property
+    def may_not_end(self) -> bool:
+        return self.num_drawn < self.min_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,8 @@ class DecodeBatch:
         """Takes over each row's caches, which hold all but its last prompt token."""
         first = mx.array([row.sequence.prefill_ids[-1] for row in rows], dtype=mx.int32)
         self._inputs = first if self._inputs is None else mx.concatenate([self._inputs, first])
+        for row in rows:
+            row.num_drawn = len(row.sequence.output_ids)
         self._caches.extend(caches)
         self._rows += rows
 
@@ -139,6 +148,8 @@ class DecodeBatch:
         with mx.stream(self._stream):
             if self._speculates():
                 return self._checked_step(self._rows[0])
+            if self._awaits_first_tokens():
+                return self._read_first_tokens()
             logits = self._forward(self._inputs)
             if any(row.constraint is not None for row in self._rows):
                 mx.async_eval(logits)
@@ -149,6 +160,21 @@ class DecodeBatch:
             pending_inputs, pending_logprobs = self._inputs, [row.logprobs for row in self._rows]
             self._dispatch(logits)
             return self._read_from(pending_inputs, pending_logprobs)
+
+    # -- the first token
+
+    def _awaits_first_tokens(self) -> bool:
+        if self._peers is not ALONE:
+            return False  # what they keep of a sequence counts on its tokens being fed
+        rows = self._rows
+        return all(row.num_read == 0 and not row.fresh and row.constraint is None for row in rows)
+
+    def _read_first_tokens(self) -> list[RowToken]:
+        """Clients wait for these: building the next step first would cost them its milliseconds."""
+        tokens = self._read()
+        for row in self._rows:
+            row.fresh = True
+        return tokens
 
     # -- several tokens at once
 
@@ -171,7 +197,7 @@ class DecodeBatch:
         assert self._speculator is not None
         assert self._inputs is not None
         tokens = self._read()
-        pending = row.sequence.prefill_ids[-1] if not tokens else tokens[0].token_id
+        pending = (row.sequence.output_ids or row.sequence.prompt_ids)[-1]
         caches = self._caches.only
         draft = [] if pending in row.end_ids else self._speculator.draft(row.sequence)
         draft = draft[: max(0, _room_to_take_back(caches) - 1)]
@@ -183,6 +209,7 @@ class DecodeBatch:
             row.sequence.output_ids.append(token_id)
             row.num_last_read += 1
             tokens.append(RowToken(row, token_id))
+        row.num_drawn = len(row.sequence.output_ids) + 1
         self._inputs = mx.array([drawn], dtype=mx.int32)
         return tokens
 
@@ -199,6 +226,7 @@ class DecodeBatch:
         sampled = sample(allowed, fed, [row.sampling for row in self._rows]).astype(mx.int32)
         arrays = [sampled]
         for i, row in enumerate(self._rows):
+            row.num_drawn += 1
             row.logprobs = None
             if row.top_logprobs is not None:
                 row.logprobs = pending(logits[i : i + 1], sampled[i : i + 1], row.top_logprobs)
@@ -216,14 +244,13 @@ class DecodeBatch:
 
     @staticmethod
     def _is_masked(row: Row) -> bool:
-        # Output tokens lag by the one that is pending.
-        early = row.banned_ids is not None and len(row.sequence.output_ids) + 1 < row.min_tokens
+        early = row.banned_ids is not None and row.may_not_end
         return early or row.constraint is not None
 
     def _mask_row(self, logits: mx.array, row: Row) -> mx.array:
         if not self._is_masked(row):
             return logits
-        if row.banned_ids is not None and len(row.sequence.output_ids) + 1 < row.min_tokens:
+        if row.banned_ids is not None and row.may_not_end:
             logits = mx.put_along_axis(
                 logits, row.banned_ids[None], mx.array(-mx.inf, logits.dtype), axis=-1
             )

@@ -9,6 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -132,9 +133,9 @@ class Engine:
         self.counters.steps += 1
 
     def _run(self, plan: StepPlan) -> StepResult:
-        self._start_decoding(plan)
+        joined = self._start_decoding(plan)
         started = time.perf_counter()
-        finished, tokens = self._decode()
+        finished, tokens = self._decode(joined)
         # A first token that is already on its way must not wait for somebody's long prefill.
         while any(not chunk.is_short for chunk in plan.chunks) and self.runner.batch.has_fresh:
             more, count = self._decode()
@@ -147,18 +148,21 @@ class Engine:
             self._report_progress(chunk.sequence, chunk.count)
         return StepResult(chunk_s, tokens, decode_s, tuple(finished))
 
-    def _start_decoding(self, plan: StepPlan) -> None:
+    def _start_decoding(self, plan: StepPlan) -> list[Sequence]:
+        """Returns those whose clients have heard nothing yet."""
         rows = {row.sequence.key for row in self.runner.batch.rows}
         new = [sequence for sequence in plan.decode if sequence.key not in rows]
-        for sequence in new:
-            if not sequence.output_ids:
-                self._announce(sequence)
         if new:
             self.runner.start_decode([self._choices[sequence.key].row for sequence in new])
+        return [sequence for sequence in new if not sequence.output_ids]
 
-    def _decode(self) -> tuple[list[tuple[Sequence, FinishReason]], int]:
+    def _decode(
+        self, joined: Sequence_[Sequence] = ()
+    ) -> tuple[list[tuple[Sequence, FinishReason]], int]:
         """One decode step; tells clients their news, ends included, and takes those rows out."""
         tokens = self.runner.decode()
+        for sequence in joined:  # not before: telling takes time from dispatching a first token
+            self._announce(sequence)
         events: list[Event] = []
         finished: list[tuple[Sequence, FinishReason]] = []
         now = self._clock()

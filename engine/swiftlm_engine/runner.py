@@ -235,7 +235,8 @@ class Runner:
         `overrun` tokens at its end are no part of the text (a checked pass went too far).
         """
         self._give_up_search(sequence)
-        self._let_go(sequence, self._take(sequence), keep=keep, overrun=overrun)
+        ids = self._held_ids(sequence, self._row_of(sequence))
+        self._let_go(sequence, self._take(sequence), ids, keep=keep, overrun=overrun)
 
     def close_rows(self, ends: Sequence_[RowEnd]) -> None:
         """Takes decoding sequences out that end in the same step."""
@@ -245,40 +246,45 @@ class Runner:
             return
         removed = self.batch.remove([end.row for end in ends])
         for end, caches in zip(ends, removed, strict=True):
-            self._let_go(end.row.sequence, caches, keep=end.keep, overrun=end.overrun)
+            ids = self._held_ids(end.row.sequence, end.row)
+            self._let_go(end.row.sequence, caches, ids, keep=end.keep, overrun=end.overrun)
 
     def _let_go(
-        self, sequence: Sequence, caches: Caches | None, *, keep: bool, overrun: int
+        self,
+        sequence: Sequence,
+        caches: Caches | None,
+        held_ids: list[int],
+        *,
+        keep: bool,
+        overrun: int,
     ) -> None:
         if overrun and caches is not None:
             del sequence.output_ids[-overrun:]
+            del held_ids[-overrun:]
             for cache in caches:
                 cache.trim(overrun)
         if self._speculator is not None:
             self._speculator.forget(sequence)
         salt = self._salts.get(sequence.request_id, b"")
-        if keep and caches is not None and salt is not None:
-            cached_ids = sequence.prompt_ids[: sequence.prefilled]
-            if sequence.output_ids:
-                cached_ids = sequence.prompt_ids + sequence.output_ids
-            if cached_ids:
-                self._prefix.store(self._cache_ids(sequence, cached_ids), caches, Kind.TURN, salt)
+        if keep and caches is not None and salt is not None and held_ids:
+            self._prefix.store(self._cache_ids(sequence, held_ids), caches, Kind.TURN, salt)
         self.notes.pop(sequence.key, None)
 
     def preempt(self, sequence: Sequence) -> None:
         """Takes the caches of a sequence that waits again; it finds them in the prefix cache, if
         there is room."""
         self._give_up_search(sequence)
-        row = next((r for r in self.batch.rows if r.sequence is sequence), None)
+        row = self._row_of(sequence)
         if row is None:
             if self._prefilling.pop(sequence.key, None) is not None:
                 self._peers.drop(sequence.key)
             return
         self._peers.drop(sequence.key)
+        held_ids = sequence.prefill_ids[:-1] if row.fresh else sequence.prefill_ids
         caches = self.batch.preempt(row)
         salt = self._salts.get(sequence.request_id, b"")
         if salt is not None:
-            ids = self._cache_ids(sequence, sequence.prefill_ids)
+            ids = self._cache_ids(sequence, held_ids)
             self._prefix.store(ids, caches, Kind.TURN, salt)
 
     def forget_request(self, request_id: str) -> None:
@@ -301,11 +307,21 @@ class Runner:
         if sequence.key in self._prefilling:
             self._peers.drop(sequence.key)
             return self._prefilling.pop(sequence.key)
-        for row in self.batch.rows:
-            if row.sequence is sequence:
-                self._peers.drop(sequence.key)
-                return self.batch.remove([row])[0]
+        if row := self._row_of(sequence):
+            self._peers.drop(sequence.key)
+            return self.batch.remove([row])[0]
         return None
+
+    def _row_of(self, sequence: Sequence) -> Row | None:
+        return next((row for row in self.batch.rows if row.sequence is sequence), None)
+
+    @staticmethod
+    def _held_ids(sequence: Sequence, row: Row | None) -> list[int]:
+        """The tokens that the caches of a sequence hold."""
+        if not sequence.output_ids:
+            return sequence.prompt_ids[: sequence.prefilled]
+        ids = sequence.prompt_ids + sequence.output_ids
+        return ids[:-1] if row is not None and row.fresh else ids
 
     def _checkpoint(self, chunk: Chunk) -> None:
         """Stores a checkpoint where one was asked for, and at the prompt's end if none was.

@@ -1,0 +1,60 @@
+"""The first token of an answer: told before the next step is built, without a trace in the rest."""
+
+import pytest
+from engine_harness import EngineHarness
+from tiny_models import make_model
+
+from swiftlm_engine.generation import EndReason, GenerateJob
+from swiftlm_engine.sampling.settings import SamplingSettings
+
+GREEDY = SamplingSettings(temperature=0)
+PROMPT = tuple(range(5, 45))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    folder = make_model("llama", tmp_path_factory.mktemp("llama"))
+    with EngineHarness(folder, prefix_cache_bytes=16 << 20) as harness:
+        yield harness
+
+
+def test_answer_of_one_token_takes_one_pass_over_the_weights(engine, monkeypatch):
+    batch, passes = engine.session.runner.batch, []
+    forward = batch._forward
+
+    def noting(inputs):
+        passes.append(len(batch))
+        return forward(inputs)
+
+    monkeypatch.setattr(batch, "_forward", noting)
+    (answer,) = engine.run(GenerateJob("r", PROMPT, GREEDY, max_tokens=1, ignore_eos=True))
+    assert answer.finished.usage.completion_tokens == 1
+    assert passes == [1]
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 3])
+def test_what_an_answer_of_few_tokens_computed_is_found_again(engine, num_tokens):
+    prompt = (*PROMPT, 50 + num_tokens)
+    job = GenerateJob(
+        "r", prompt, GREEDY, max_tokens=num_tokens, ignore_eos=True, return_token_ids=True
+    )
+    (answer,) = engine.run(job)
+    ids = [token for delta in answer.deltas for token in delta.token_ids]
+    assert len(ids) == num_tokens
+    longer = (*prompt, *ids, 7, 8, 9)
+    (again,) = engine.run(GenerateJob("again", longer, GREEDY, max_tokens=4, ignore_eos=True))
+    held = len(prompt) + num_tokens
+    assert again.started.cached_tokens == (held - 1 if num_tokens == 1 else held)
+    fresh = GenerateJob("cold", longer, GREEDY, max_tokens=4, ignore_eos=True, no_cache=True)
+    (cold,) = engine.run(fresh)
+    assert again.content == cold.content
+    assert engine.session.prefix.stats().refused_stores == {}
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 3])
+def test_nothing_ends_an_answer_before_its_min_tokens_and_the_next_token_may(engine, num_tokens):
+    ends = tuple(set(range(engine.session.facts.vocab_size)) - {300})
+    job = GenerateJob("r", PROMPT, GREEDY, stop_token_ids=ends, min_tokens=num_tokens, max_tokens=9)
+    (answer,) = engine.run(job)
+    assert answer.finished.reason is EndReason.STOP
+    assert answer.finished.usage.completion_tokens == num_tokens + 1  # the end counts
