@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,17 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 def room_path() -> str:
     """PYTHONPATH for child processes that run the checkout."""
     return ":".join(str(ROOT / room) for room in ROOMS)
+
+
+@pytest.fixture(scope="module")
+def on_the_cpu() -> Iterator[None]:
+    """For tests whose arrays must not depend on the machine's GPU."""
+    import mlx.core as mx  # most tests load no MLX
+
+    before = mx.default_device()
+    mx.set_default_device(mx.cpu)
+    yield
+    mx.set_default_device(before)
 
 
 @pytest.fixture(scope="session")

@@ -14,12 +14,7 @@ from swiftlm_engine.prefix.cache import Match
 MERGEABLE = [one for one in EACH if one != "llama4"]  # chunked caches decode alone
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _on_the_cpu():
-    before = mx.default_device()
-    mx.set_default_device(mx.cpu)
-    yield
-    mx.set_default_device(before)
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
 
 @pytest.fixture(scope="module", params=MERGEABLE)

@@ -20,13 +20,7 @@ from prefix_runner import Runner, runner, tokens
 
 from swiftlm_engine.prefix.snapshot import leaves_of
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _on_the_cpu():
-    before = mx.default_device()
-    mx.set_default_device(mx.cpu)
-    yield
-    mx.set_default_device(before)
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
 
 @pytest.fixture(scope="module", params=EACH)

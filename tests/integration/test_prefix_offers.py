@@ -39,12 +39,7 @@ STATE_BYTES = 64 * TOKEN_BYTES
 LONG = 30.0
 
 
-@pytest.fixture(autouse=True)
-def _on_the_cpu():
-    before = mx.default_device()
-    mx.set_default_device(mx.cpu)
-    yield
-    mx.set_default_device(before)
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
 
 class GatedDisk(PosixDisk):

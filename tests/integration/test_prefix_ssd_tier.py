@@ -3,7 +3,6 @@
 A restart is a new PrefixCache on the same folder. Text after a hit from disk equals a cold run.
 """
 
-import mlx.core as mx
 import pytest
 import tiny_models
 from families import EACH
@@ -20,12 +19,7 @@ SAME = Fingerprint({"model": "a"})
 LIMITS = SsdLimits(max_bytes=1 << 30, min_free_bytes=0, block_tokens=32)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _on_the_cpu():
-    before = mx.default_device()
-    mx.set_default_device(mx.cpu)
-    yield
-    mx.set_default_device(before)
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
 
 @pytest.fixture(scope="module", params=EACH)

@@ -17,12 +17,7 @@ from swiftlm_engine.turboquant.cache import TurboKVCache
 NUM_TOKENS = 700
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _on_the_cpu():
-    before = mx.default_device()
-    mx.set_default_device(mx.cpu)
-    yield
-    mx.set_default_device(before)
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
 
 @pytest.fixture(scope="module")

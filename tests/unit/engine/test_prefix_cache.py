@@ -26,12 +26,7 @@ TOKEN_BYTES = 2 * DIM * 4  # keys and values of one head in float32
 STATE_BYTES = 100 * 4
 
 
-@pytest.fixture(autouse=True)
-def _on_the_cpu():
-    before = mx.default_device()
-    mx.set_default_device(mx.cpu)
-    yield
-    mx.set_default_device(before)
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
 
 def plain(count: int = 0) -> list[KVCache]:

@@ -17,12 +17,7 @@ DIM, OTHER_DIM = 4, 6
 TOKEN_BYTES = 2 * DIM * 4
 
 
-@pytest.fixture(autouse=True)
-def _on_the_cpu():
-    before = mx.default_device()
-    mx.set_default_device(mx.cpu)
-    yield
-    mx.set_default_device(before)
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
 
 def caches(ids: list[int], dim: int = DIM) -> list[KVCache | ArraysCache]:

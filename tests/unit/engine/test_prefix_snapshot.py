@@ -31,12 +31,7 @@ from swiftlm_engine.prefix.snapshot import (
 HEADS, DIM = 2, 64
 
 
-@pytest.fixture(autouse=True)
-def _on_the_cpu():
-    before = mx.default_device()
-    mx.set_default_device(mx.cpu)
-    yield
-    mx.set_default_device(before)
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
 
 def keys(count: int, seed: int = 0) -> mx.array:
