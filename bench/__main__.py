@@ -14,6 +14,7 @@ NAMES = (
     "decode",
     "serving",
     "overtake",
+    "prefix_writes",
     "agent",
     "constrained",
     "startup",

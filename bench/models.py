@@ -43,12 +43,28 @@ def four_bit(dense: Path) -> Path:
 
 def tiny_llama() -> Path:
     """Two random layers that decode in no time, so that what is around them shows."""
-    folder = CACHE / "models" / "tiny-llama"
+    return _random_llama("tiny-llama", max_position_embeddings=1024)
+
+
+def wide_llama() -> Path:
+    """Random layers whose KV takes 32 KB a token and whose step takes milliseconds."""
+    return _random_llama(
+        "wide-llama",
+        max_position_embeddings=4096,
+        hidden_size=256,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        head_dim=64,
+    )
+
+
+def _random_llama(name: str, **config: int) -> Path:
+    folder = CACHE / "models" / name
     if not (folder / "config.json").exists():
-        make = "import sys, tiny_models as t; t.make_model('llama', sys.argv[1], "
-        make += "max_position_embeddings=1024)"
+        make = f"import tiny_models as t; t.make_model('llama', {str(folder)!r}, **{config!r})"
         environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
-        subprocess.run([sys.executable, "-c", make, str(folder)], env=environ, check=True)
+        subprocess.run([sys.executable, "-c", make], env=environ, check=True)
     return folder
 
 
