@@ -46,8 +46,9 @@ def terminated(number: int, frame: object) -> None:
 
 wishes = json.loads(script.read_text()) if script.exists() else {}
 signal.signal(signal.SIGTERM, terminated)
+# Before the line in the log: whoever waits for that reads this next.
+script.with_name(script.name + ".env").write_text(json.dumps(dict(os.environ)))
 record("start")
-(script.with_name(script.name + ".env")).write_text(json.dumps(dict(os.environ)))
 if (code := next_exit(wishes)) is not None:
     sys.exit(code)
 if path := os.environ.get("NOTIFY_SOCKET"):

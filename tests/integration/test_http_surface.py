@@ -134,7 +134,9 @@ async def test_query_strings_are_ignored(http, server):
 async def test_a_path_that_is_not_there_is_an_error_object(http, server, method, path, status):
     async with http.request(method, server.url + path) as reply:
         assert reply.status == status
-        assert (await reply.json())["error"]["message"]
+        error = (await reply.json())["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert path in error["message"]
 
 
 async def test_anthropic_paths_fail_in_anthropic_shape(http, server):

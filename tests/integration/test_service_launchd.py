@@ -88,6 +88,8 @@ def test_job_gets_only_the_environment_that_launchd_gives(mac: Mac) -> None:
     found = mac.script.environment()
     assert found["SWIFTLM_HOME"] == str(mac.home)
     assert found["XPC_SERVICE_NAME"] == LABEL
+    # Homebrew's programs are on the plist's PATH, not on launchd's own.
+    assert "/opt/homebrew/bin" in found["PATH"].split(":")
     assert "FAKE_LAUNCHD_DIR" not in found
 
 

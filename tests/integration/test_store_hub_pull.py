@@ -94,9 +94,13 @@ async def test_cached_model_never_touches_the_network(hub: FakeHub, tmp_path: Pa
     hub.add(NAME, model_files())
     await pull(store(hub, tmp_path))
     asked = len(hub.log)
-    again = store(hub, tmp_path, endpoint="http://127.0.0.1:9", offline=True)
-    assert (await pull(again))[-1].detail == "already here"
+    # Not told to be offline, and the hub within reach: it is not asked all the same.
+    assert (await pull(store(hub, tmp_path)))[-1].detail == "already here"
     assert len(hub.log) == asked
+    for unreachable in ({"endpoint": "http://127.0.0.1:9"}, {"offline": True}):
+        model = await store(hub, tmp_path, **unreachable).find(NAME)
+        assert model is not None
+        assert model.ready, model.reason
 
 
 async def test_listing_costs_one_request_however_many_files(hub: FakeHub, tmp_path: Path) -> None:
