@@ -17,7 +17,7 @@ function Figures({ message }) {
   const parts = [
     message.speed && `${message.speed.toFixed(1)} tokens/s`,
     message.ttft && `first token ${(message.ttft / 1000).toFixed(2)} s`,
-    message.tokens && `${message.tokens} tokens`, message.cached && `${message.cached} cached`,
+    message.tokens && `${message.tokens} token${message.tokens === 1 ? "" : "s"}`, message.cached && `${message.cached} cached`,
     message.reason === "stopped" && "stopped", message.reason === "length" && "cut at the limit",
   ];
   return html`<small class="dim figures">${parts.filter(Boolean).join(" · ")}</small>`;
