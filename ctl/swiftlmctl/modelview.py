@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from swiftlmctl import output
@@ -38,6 +39,8 @@ def offers_table(models: list[m.OfferedModel]) -> Table:
 def facts(status: m.ModelStatus, fit: m.ModelFit | None) -> dict[str, Any]:
     """Everything that is known of one model; counts of zero say nothing and are left out."""
     known = {k: v for k, v in output.plain(status).items() if v or isinstance(v, bool)}
+    if status.expires_at:
+        known["expires_at"] = f"{datetime.fromtimestamp(status.expires_at):%Y-%m-%d %H:%M:%S}"
     if fit is None:
         return known
     verdict = {

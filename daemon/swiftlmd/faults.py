@@ -6,6 +6,8 @@ Engines and the daemon raise or send `messages.Fault`; inside the daemon a fault
 
 from __future__ import annotations
 
+import difflib
+
 from swiftlm_proto import messages as m
 
 Kind = m.FaultKind
@@ -74,9 +76,11 @@ class ModelNotFound(ServiceError):
 
     def __init__(self, name: str, known: list[str]) -> None:
         listed = ", ".join(known) if known else "none yet"
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        meant = f"did you mean '{near[0]}'? " if near else ""
         super().__init__(
             Kind.INVALID,
-            f"model '{name}' is not here; models on this machine: {listed}; "
+            f"model '{name}' is not here; {meant}models on this machine: {listed}; "
             f"fetch it with `swiftlmctl pull {name}`",
             param="model",
             code="model_not_found",

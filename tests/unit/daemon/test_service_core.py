@@ -265,7 +265,13 @@ async def test_an_unknown_model_is_not_found_and_names_the_known(world: World) -
     with pytest.raises(ModelNotFound) as caught:
         await collect(asked(world, model="nope"))
     assert "a, org/b" in caught.value.message
+    assert "did you mean" not in caught.value.message
     assert (await world.service.status()).errors == 1
+
+
+async def test_a_name_with_a_slip_is_told_the_one_that_was_meant(world: World) -> None:
+    with pytest.raises(ModelNotFound, match=r"did you mean 'org/b'\?"):
+        await collect(asked(world, model="Org/bb"))
 
 
 async def test_models_are_listed_with_what_is_loaded_of_them(world: World) -> None:
