@@ -11,6 +11,8 @@ from swiftlmctl import output
 from swiftlmctl.output import Table, duration_text, size_text
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from swiftlm_proto import messages as m
     from swiftlmctl.service import ServiceState
 
@@ -37,7 +39,8 @@ def _addresses(status: m.DaemonStatus) -> str:
 
 def machine_lines(machine: m.MachineStatus) -> list[str]:
     device = machine.device_name or machine.device
-    extra = [f"BLAS {machine.blas}"] if machine.blas else []
+    # Its name and version; what follows are the flags that it was built with.
+    extra = [f"BLAS {' '.join(machine.blas.split()[:2])}"] if machine.blas else []
     extra += [f"pressure {machine.pressure}"] if machine.pressure else []
     extra += [f"thermal {machine.thermal}"] if machine.thermal else []
     if machine.swap_used_bytes:
@@ -82,7 +85,6 @@ async def live(stream: AsyncIterator[m.DaemonStatus]) -> None:
     """The picture on a terminal, redrawn with each message."""
     from rich.console import Group
     from rich.live import Live
-    from rich.text import Text
 
     fastest = 1.0
     with Live(auto_refresh=False) as screen:
@@ -90,7 +92,15 @@ async def live(stream: AsyncIterator[m.DaemonStatus]) -> None:
             decode, _ = speeds(status)
             fastest = max(fastest, decode)
             gauge = f"speed    {output.bar(decode / fastest)} {decode:.1f} tok/s"
-            screen.update(Group(*(Text(line) for line in [*lines(status), gauge])), refresh=True)
+            rows = [*lines(status), gauge]
+            screen.update(Group(*map(_cut, rows)), refresh=True)
+
+
+def _cut(row: str) -> Text:
+    """A row that wraps now and then would make the picture jump; a warning is read to its end."""
+    from rich.text import Text
+
+    return Text(row, no_wrap=not row.startswith("warning:"), overflow="ellipsis")
 
 
 def _supervised(service: ServiceState | None) -> str:

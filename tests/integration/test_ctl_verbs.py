@@ -272,7 +272,7 @@ def test_answer_without_an_end_is_a_failed_verb(ctl: Ctl, admin: FakeAdmin) -> N
 def test_chat_keeps_the_history(
     ctl: Ctl, admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = iter(["first", "second", "/clear", "third"])
+    lines = iter(["first", "/help", "second", "/clear", "third"])
 
     def typed(prompt: str = "") -> str:
         try:
@@ -282,7 +282,9 @@ def test_chat_keeps_the_history(
 
     monkeypatch.setattr("builtins.input", typed)
     admin.answer = said("yes")
-    assert ctl("chat").code == 0
+    said_all = ctl("chat")
+    assert said_all.code == 0
+    assert "Ctrl-D leaves" in said_all.out
     asked = [r.request for r in admin.asked if isinstance(r, m.AdminGenerateRequest)]
     texts = [[msg.parts[0].text for msg in r.chat.messages] for r in asked if r and r.chat]
     assert texts == [["first"], ["first", "yes", "second"], ["third"]]

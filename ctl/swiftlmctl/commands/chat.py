@@ -72,7 +72,7 @@ def chat(
     think: Think = None,
     verbose: Verbose = False,
 ) -> None:
-    """Talk with a model; /clear forgets, Ctrl-D leaves."""
+    """Talk with a model; /clear forgets, /help tells more, Ctrl-D leaves."""
     from swiftlmctl import client, conversation
 
     wishes = conversation.Wishes(model, system, max_tokens, temperature, seed, think)
@@ -93,6 +93,10 @@ async def _talk(talk: conversation.Conversation, verbose: bool) -> None:
     while (text := _typed()) is not None:
         if text == "/clear":
             talk.clear()
+        elif text == "/help":
+            output.say(
+                "/clear forgets what was said, /exit or Ctrl-D leaves, Ctrl-C ends an answer"
+            )
         elif text:
             answer = await _until_interrupted(talk.ask(text, output.write))
             output.say()
