@@ -399,6 +399,7 @@ build() {
   "$PYTHON" -I -m venv "$VENV" >>"$BUILD_LOG" 2>&1 || build_failed "the environment"
   # The short step that can fail comes before the long one.
   build_wheel
+  say "fetching and installing the dependencies; $BUILD_LOG shows each of them"
   pip install --require-hashes -r "$LOCK" || build_failed "the dependencies"
   if [ "$VISION" = yes ]; then
     pip install --require-hashes --no-deps -r "$SOURCE/locks/vision.txt" ||
@@ -406,6 +407,7 @@ build() {
   fi
   pip install --no-deps --no-index "$TOOLS"/swiftlm-*.whl || build_failed "swiftlm"
   rm -rf "$TOOLS"
+  say "checking what was built"
   self_check
   : >"$HOME_OF_RELEASE/complete"
   created "$VENV"
@@ -639,7 +641,7 @@ finish() {
   say "asking $(ctl config get models.default 2>/dev/null || say "$MODEL"): What is the capital of France?"
   ctl run --temperature 0 --max-tokens 40 "What is the capital of France?" ||
     fail 1 "swiftlm runs, but gave no answer; \`swiftlmctl doctor\` looks further"
-  program=$CURRENT/bin/swiftlmctl
+  program="'$CURRENT/bin/swiftlmctl'"
   case :$PATH: in
     *:"$BIN":*) program=swiftlmctl ;;
     *) say && say "to have swiftlmctl at hand: export PATH=\"$BIN:\$PATH\"" ;;
@@ -647,9 +649,9 @@ finish() {
   say
   port=$(ctl config get http.port 2>/dev/null || say 5413)
   say "swiftlm $VERSION serves OpenAI clients at http://127.0.0.1:$port/v1. Next:"
-  say "  '$program' chat"
-  say "  '$program' status --watch"
-  say "  '$program' connect claude-code    (or codex, opencode, zed, ...)"
+  say "  $program chat"
+  say "  $program status --watch"
+  say "  $program connect claude-code    (or codex, opencode, zed, ...)"
   [ "$KIND" != macos ] || say "macOS may say once that swiftlm was added to the background items."
 }
 
