@@ -15,6 +15,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from swiftlm_engine.assembly import open_session
 from swiftlm_engine.brain.facts import ModelFacts, read_model
 from swiftlm_engine.brain.ledger import EntryKind
 from swiftlm_engine.brain.plan import (
@@ -30,7 +31,7 @@ from swiftlm_engine.footprint import footprint_bytes
 from swiftlm_engine.generation import Event, GenerateJob
 from swiftlm_engine.options import EngineOptions
 from swiftlm_engine.sampling.settings import SamplingSettings
-from swiftlm_engine.session import Session, open_session
+from swiftlm_engine.session import Session
 
 ANSWER = 16
 _WHOLE_CHUNKS = 3_600_000  # ms; a slow machine would cut chunks smaller than the plan prices

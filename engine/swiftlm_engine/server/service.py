@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import mlx.core as mx
 
+from swiftlm_engine.assembly import open_session
 from swiftlm_engine.cluster.group import Group
 from swiftlm_engine.cluster.leader import gather
 from swiftlm_engine.device import NoDevice
@@ -38,7 +39,7 @@ from swiftlm_engine.prepare import Prepared
 from swiftlm_engine.server import decode, encode, tokens
 from swiftlm_engine.server.calibration import Calibration
 from swiftlm_engine.server.stats import StatsReader
-from swiftlm_engine.session import Session, open_session
+from swiftlm_engine.session import Session
 from swiftlm_proto import messages as m
 from swiftlm_proto.exit_codes import GROUP_BROKEN, EngineExit
 from swiftlm_proto.version import version
