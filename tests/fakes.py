@@ -136,6 +136,7 @@ class FakePlanner:
     def __init__(self, memory: FakeMemory, budget: int | None = None) -> None:
         self.memory = memory
         self.budget = budget or memory.total
+        self.faults: list[ServiceError] = []  # raised by the next plans
 
     async def place(
         self,
@@ -146,6 +147,8 @@ class FakePlanner:
         returning_bytes: int,
         force: bool = False,
     ) -> Placement:
+        if self.faults:
+            raise self.faults.pop(0)
         needed = model.size_bytes
         room = self.memory.available_bytes() + returning_bytes
         available = min(self.budget - held_bytes, room)

@@ -18,6 +18,7 @@ class World:
     clock: FakeClock
     memory: FakeMemory
     store: FakeStore
+    planner: FakePlanner
     launcher: FakeLauncher
     residency: Residency
     settings: Settings
@@ -39,14 +40,14 @@ def make_world() -> World:
     store = FakeStore(
         stored_model("a", 6 * GB), stored_model("b", 6 * GB), stored_model("c", 6 * GB)
     )
-    launcher = FakeLauncher(memory)
+    planner, launcher = FakePlanner(memory, budget=13 * GB), FakeLauncher(memory)
     residency = Residency(
         clock=clock,
         store=store,
-        planner=FakePlanner(memory, budget=13 * GB),
+        planner=planner,
         launcher=launcher,
         footprint=memory.footprint_bytes,
         settings=lambda: world.settings,
     )
-    world = World(clock, memory, store, launcher, residency, Settings())
+    world = World(clock, memory, store, planner, launcher, residency, Settings())
     return world

@@ -34,19 +34,22 @@ async def attend(engine: Engine, settings: Settings, clock: Clock) -> ProcessEnd
 
 
 async def _watch(engine: Engine, settings: Settings, clock: Clock) -> None:
-    answered_at = clock.now()
+    unanswered_at: float | None = None  # silence begins with a question, not with our pause
     while True:
         was_busy = engine.client.busy.is_set()
+        unanswered_at = clock.now() if unanswered_at is None else unanswered_at
         try:
             engine.stats = await engine.client.stats(_ANSWER_S)
-            answered_at = clock.now()
+            unanswered_at = None
         except ServiceError as error:
             log.debug("engine does not answer model=%s: %s", engine.loaded.model, error)
-        if reason := _stuck(engine.stats.step_age_s, clock.now() - answered_at, settings):
+        silent_s = 0.0 if unanswered_at is None else clock.now() - unanswered_at
+        if reason := _stuck(engine.stats.step_age_s, silent_s, settings):
             log.error("engine is stuck, ending it model=%s: %s", engine.loaded.model, reason)
             engine.kill(reason)
             return
-        if was_busy:  # once more after the last request, so that the figures come to rest
+        # Once more after the last request, so that the figures come to rest.
+        if was_busy or unanswered_at is not None:
             await clock.sleep(_BUSY_S)
         else:
             await clock.wait(engine.client.busy, _IDLE_S)

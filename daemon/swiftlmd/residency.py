@@ -33,7 +33,9 @@ from swiftlmd.store.entries import StoredModel
 
 log = logging.getLogger(__name__)
 
-_COOL_DOWN_S = 5.0  # a load that failed is not tried again at once
+# A load that failed once its engine had been started is not tried again at once. One that could not
+# be planned has cost nothing, and files or hosts may have come since.
+_COOL_DOWN_S = 5.0
 _TICK_S = 1.0
 _STOP_BASE_S = 10.0
 _STOP_S_PER_GB = 1.0  # unmapping and unwiring take time; never kill in the middle of it
@@ -228,7 +230,8 @@ class Residency:
             return  # time or other models decide; worth another try
         if isinstance(fault, EngineDied):
             return  # the back-off decides when
-        if resident.crashes.exhausted or self._clock.now() < resident.failed_at + _COOL_DOWN_S:
+        is_cooling = self._clock.now() < resident.failed_at + _COOL_DOWN_S
+        if resident.crashes.exhausted or (resident.was_launched and is_cooling):
             raise fault
 
     async def _entry(self, name: str, settings: Settings | None) -> Resident:
@@ -274,10 +277,12 @@ class Residency:
     async def _load(self, resident: Resident, force: bool, evict: bool) -> None:
         """Root of a load's task: books its result, raises nothing."""
         started_at = self._clock.now()
+        resident.was_launched = False
         try:
             await self._clock.sleep(resident.crashes.wait_s())
             placement = await self._room.make(resident, force=force, evict=evict)
             log.info("loading %s", placement.refusal)  # the plan in words, whatever it says
+            resident.was_launched = True
             engine = await self._launcher.launch(placement, resident.settings, resident.on_progress)
         except asyncio.CancelledError:
             cancelled = ServiceError(

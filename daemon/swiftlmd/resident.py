@@ -47,6 +47,7 @@ class Resident:
     progress: m.LoadEvent = field(default_factory=m.LoadEvent)
     fault: ServiceError | None = None
     failed_at: float = -math.inf
+    was_launched: bool = False  # whether the last load got as far as starting an engine
     ready_at: float = -math.inf
     used_at: float = -math.inf
     _changed: asyncio.Event = field(default_factory=asyncio.Event)

@@ -50,7 +50,7 @@ async def live(host: JoinedHost, hub: FakeHub) -> AsyncIterator[LiveDaemon]:
         group = {
             "cluster_hosts": "localhost,studio",
             "cluster_agents": json.dumps({"studio": host.agent}),
-            "cluster_lost_after": 2,
+            "cluster_lost_after": 20,  # hosts are lost by a closed connection here
             "engine_cluster": "true",
             "engine_cluster_split": "pipeline",
         }
@@ -90,7 +90,8 @@ async def test_a_model_runs_over_a_host_that_lends_itself(
     assert headers < pulled / 2
 
     status, answer = await chat(live, max_tokens=8, temperature=0)
-    assert (status, answer["usage"]["completion_tokens"]) == (200, 8)
+    assert status == 200, answer
+    assert answer["usage"]["completion_tokens"] == 8
     (rank,) = ranks(host)
     words = rank.cmdline()
     folder = Path(words[words.index("--folder") + 1])

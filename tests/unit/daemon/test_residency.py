@@ -158,6 +158,14 @@ async def test_a_failed_load_is_told_to_every_waiter_and_not_repeated_at_once(
     assert world.loaded() == {"a"}
 
 
+async def test_a_load_that_could_not_be_planned_is_tried_again_at_once(world: World) -> None:
+    world.planner.faults.append(ServiceError(Kind.UNSUPPORTED, "host 'studio' lacks its files"))
+    with pytest.raises(ServiceError, match="studio"):
+        await world.use("a")
+    await world.use("a")
+    assert world.loaded() == {"a"}
+
+
 async def test_an_engine_that_dies_while_loading_is_tried_again_with_pauses_then_no_more(
     world: World,
 ) -> None:
@@ -316,6 +324,18 @@ async def test_a_leader_that_its_group_has_given_up_is_ended_long_before_a_stall
     assert not engine.killed_for
     await world.clock.advance(15)
     assert "rank 0" in engine.killed_for
+
+
+async def test_a_leader_is_not_silent_while_nobody_asks_it(world: World) -> None:
+    world.settings = Settings(engine_cluster=True, cluster_lost_after=2.0)
+    await world.use("a")
+    engine = world.launcher.engines["a"]
+    await world.clock.advance(30)  # idle: a question each ten seconds
+    good, engine.client.stats_reply = engine.client.stats_reply, None
+    await world.clock.advance(10)
+    engine.client.stats_reply = good
+    await world.clock.advance(60)
+    assert not engine.killed_for
 
 
 async def test_alternating_requests_swap_no_faster_than_the_hold(world: World) -> None:
