@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from swiftlm_proto.exit_codes import CtlExit
+from swiftlmctl.commands.load import Context, Parallel
 from swiftlmctl.options import Json, Model
 
 Name = Annotated[str, typer.Argument(help="A host, by the name it shall have here.")]
@@ -31,8 +32,8 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     model: Model,
-    context: Annotated[int | None, typer.Option(min=1, help="Tokens.")] = None,
-    parallel: Annotated[int | None, typer.Option(min=1, help="Sequences at once.")] = None,
+    context: Context = None,
+    parallel: Parallel = None,
     json: Json = False,
 ) -> None:
     """Say where a model runs: on one machine or over how many, cut how, and why."""
