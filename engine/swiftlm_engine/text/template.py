@@ -182,7 +182,7 @@ class ChatTemplate:
                 return _PROBE_WORD not in self._renderer.draw(probe, _PROBE, as_parts, answer=True)
         return False
 
-    @property
+    @cached_property  # a vocabulary is built anew each time that it is asked for
     def _spell(self) -> Callable[[Turns], Turns]:
         """How calls are put into words where the template drops them."""
         own = self.knows_tools and PYTHON_CALL_START in self._tokenizer.get_vocab()

@@ -352,3 +352,13 @@ def test_the_memory_of_raw_calls_is_bounded() -> None:
 def test_a_template_cannot_leave_its_sandbox(escape: str) -> None:
     with pytest.raises(TemplateRefused, match="safe"):
         render(Chat((say("user", "Hi"),)), escape)
+
+
+def test_a_prompt_does_not_build_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    hugging_face, built = tokenizer(), []
+    read = hugging_face.get_vocab
+    template = ChatTemplate(hugging_face)
+    template.render(Chat(asked_and_answered(), tools=(WEATHER,)))
+    monkeypatch.setattr(hugging_face, "get_vocab", lambda: built.append(1) or read())
+    template.render(Chat((say("user", "Hello"),), tools=(WEATHER,)))
+    assert not built  # 20 ms for 50,000 tokens
