@@ -118,9 +118,8 @@ class BrainPlanner:
         hosts = self._survey.hosts(settings, model.name, facts.fingerprint, limits)
         if len(hosts) < 2:
             return None
-        asked = settings.engine_cluster_split
-        split = None if asked == "auto" else Split(asked)
-        way = best_way(facts, plan_request(settings, limits, force=force), hosts, split)
+        request = plan_request(settings, limits, force=force)
+        way = best_way(facts, request, hosts, asked_split(settings))
         if not way.ranks:
             message = f"model '{model.name}' cannot be split over {len(hosts)} hosts"
             raise ServiceError(Kind.UNSUPPORTED, f"{message}: {way.obstacle}")
@@ -214,6 +213,12 @@ def plan_request(settings: Settings, limits: MachineLimits, *, force: bool = Fal
         wire=settings.engine_wire == "auto",
         force=force,
     )
+
+
+def asked_split(settings: Settings) -> Split | None:
+    """How a model is to be cut; None: as the plan finds best."""
+    asked = settings.engine_cluster_split
+    return None if asked == "auto" else Split(asked)
 
 
 def manner_of(plan: Plan) -> Manner:

@@ -20,7 +20,6 @@ from swiftlm_engine.brain.plan import (
     group_report,
     make_group_plan,
 )
-from swiftlm_engine.brain.plan.share import Split
 from swiftlm_proto import messages as m
 from swiftlmd.cluster.checks import Check
 from swiftlmd.cluster.hosts import Host, Hosts, machines
@@ -32,7 +31,7 @@ from swiftlmd.config.live import Changes, LiveConfiguration
 from swiftlmd.config.load import ConfigError
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
 from swiftlmd.options import options_over
-from swiftlmd.planning import plan_request
+from swiftlmd.planning import asked_split, plan_request
 from swiftlmd.residency import Residency
 from swiftlmd.store import ModelStore, StoredModel
 
@@ -143,9 +142,8 @@ class ClusterService(m.ClusterBase):
         settings = self._configuration.settings.for_model(stored.name)
         limits = await self._limits(stored.name)
         found = await asyncio.to_thread(self._survey.hosts, settings, stored.name, "", limits)
-        asked = settings.engine_cluster_split
-        split = None if asked == "auto" else Split(asked)
-        way = await asyncio.to_thread(best_way, facts, plan_request(settings, limits), found, split)
+        request, split = plan_request(settings, limits), asked_split(settings)
+        way = await asyncio.to_thread(best_way, facts, request, found, split)
         if not way.fits:
             cannot = "does not fit" if way.ranks else "cannot be split"
             message = f"model '{stored.name}' {cannot} over {len(hosts)} hosts: {way.obstacle}"
