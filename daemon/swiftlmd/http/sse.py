@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol
 
@@ -143,20 +144,18 @@ class _Channel:
         self._writing = False
 
     async def write(self, data: bytes) -> None:
-        if not self.response.prepared:
-            await self._open()
-        self._writes += 1
-        self._writing = True
-        await self.response.write(data)
-        self._writing = False
+        await self._send(self.response.write, data)
 
     async def end(self, data: bytes) -> None:
         """The last write, and the end of the body with it."""
+        await self._send(self.response.write_eof, data)
+
+    async def _send(self, send: Callable[[bytes], Awaitable[None]], data: bytes) -> None:
         if not self.response.prepared:
             await self._open()
         self._writes += 1
         self._writing = True
-        await self.response.write_eof(data)
+        await send(data)
         self._writing = False
 
     async def fail(self, error: ServiceError) -> None:
