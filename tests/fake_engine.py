@@ -81,6 +81,7 @@ class FakeEngine(m.EngineBase):
             reader.cancel()
 
     async def abort(self, message: m.AbortRequest) -> m.AbortReply:
+        await asyncio.sleep(0)  # a request that has just come begins first
         answer = self._answers.get(message.request_id)
         if answer is not None:
             answer.cancel()

@@ -103,6 +103,29 @@ async def test_closing_the_iterator_ends_the_request_in_the_engine(folder: Path)
         await eventually(nothing_runs, 3)
 
 
+async def test_a_request_that_is_left_while_it_is_sent_ends_in_the_engine(folder: Path) -> None:
+    async with running(folder, {"tokens": ["x"] * 1000, "token_s": 0.01}) as engine:
+        large = m.GenerateRequest(request_id="large", text="x" * (8 << 20))
+        asked = asyncio.create_task(anext(engine.client.generate(large)))
+        await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        await answer(engine, "small", max_tokens=1)  # goes out behind it
+
+        async def nothing_runs() -> bool:
+            return (await engine.client.stats(1.0)).running == 0
+
+        await eventually(nothing_runs, 3)
+
+
+async def test_a_request_that_cannot_be_written_ends_alone(folder: Path) -> None:
+    async with running(folder, {"tokens": list("abcdef"), "token_s": 0.01}) as engine:
+        good = asyncio.create_task(answer(engine, "good"))
+        bad = [e async for e in engine.client.generate(m.GenerateRequest("bad", session="\udcff"))]
+        assert [e.finished.fault.kind for e in bad] == [Kind.INVALID]
+        assert text_of(await good) == "abcdef"
+
+
 @pytest.mark.parametrize("code", [1, 70, -9, -11])
 async def test_death_ends_every_choice_of_every_request_with_one_error(
     folder: Path, code: int

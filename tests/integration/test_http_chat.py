@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -272,6 +273,18 @@ async def test_session_headers_reach_the_engine(http, server):
         assert reply.status == 200
     assert server.backend.requests[-1].session == "s-1"
     assert server.backend.routes[-1] == ("chat", "opencode/1.18")
+
+
+async def test_a_session_header_of_no_text_is_left_out(http, server):
+    body = json.dumps(ask()).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\nConnection: close\r\nx-session-id: "
+    port = int(server.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head.encode() + b"\xff\xfe\r\n\r\n" + body)
+    assert (await reader.read()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    assert server.backend.requests[-1].session == ""
 
 
 async def test_a_list_of_prompts_gives_one_choice_for_each(http, server):

@@ -36,9 +36,17 @@ _RunStream = Stream[m.GenerateRequest, m.StepEvents]
 class _Flight:
     """One request under way and the choices of it that the engine has not finished."""
 
-    request_id: str
+    request: m.GenerateRequest
     open_choices: set[int]
     events: asyncio.Queue[m.SequenceEvent] = field(default_factory=asyncio.Queue)
+    sent: asyncio.Event = field(default_factory=asyncio.Event)  # an abort may follow it
+
+    def fail(self, fault: m.Fault) -> None:
+        """Ends the choices that are still open."""
+        request_id = self.request.request_id
+        for index in sorted(self.open_choices):
+            finished = m.Finished(reason=m.FinishedReason.ERROR, fault=fault)
+            self.take(m.SequenceEvent(request_id=request_id, index=index, finished=finished))
 
     def take(self, event: m.SequenceEvent) -> None:
         """Queues `event`, unless its choice has ended already."""
@@ -59,8 +67,8 @@ class EngineClient:
         self._engine = m.EngineStub(self._channel)
         self.busy = asyncio.Event()  # set while a request is under way
         self._flights: dict[str, _Flight] = {}
-        self._outbox: asyncio.Queue[m.GenerateRequest] = asyncio.Queue()
-        self._aborts: asyncio.Queue[str] = asyncio.Queue()
+        self._outbox: asyncio.Queue[_Flight] = asyncio.Queue()
+        self._aborts: asyncio.Queue[_Flight] = asyncio.Queue()
         self._end: m.Fault | None = None  # set once nothing more is accepted
 
     @property
@@ -89,18 +97,18 @@ class EngineClient:
                 unfinished -= event.finished is not None
                 yield event
         finally:
-            del self._flights[flight.request_id]
+            del self._flights[request.request_id]
             if not self._flights:
                 self.busy.clear()
             if flight.open_choices and self._end is None:
-                self._aborts.put_nowait(flight.request_id)
+                self._aborts.put_nowait(flight)
 
     def abort(self, request_id: str) -> bool:
         """Asks the engine to end a request; its `finished` event still comes."""
-        if request_id not in self._flights:
-            return False
-        self._aborts.put_nowait(request_id)
-        return True
+        flight = self._flights.get(request_id)
+        if flight is not None:
+            self._aborts.put_nowait(flight)
+        return flight is not None
 
     async def stats(self, timeout_s: float) -> m.EngineStats:
         return await self._call(self._engine.stats(m.StatsRequest(), timeout=timeout_s))
@@ -159,11 +167,7 @@ class EngineClient:
         """Ends every request with `fault`; later ones are refused with it. Safe to call twice."""
         self._end = self._end or fault
         for flight in self._flights.values():
-            for index in sorted(flight.open_choices):
-                finished = m.Finished(reason=m.FinishedReason.ERROR, fault=fault)
-                flight.take(
-                    m.SequenceEvent(request_id=flight.request_id, index=index, finished=finished)
-                )
+            flight.fail(fault)
         self._channel.close()
 
     def _open(self, request: m.GenerateRequest) -> _Flight:
@@ -172,10 +176,10 @@ class EngineClient:
         if request.request_id in self._flights:
             message = f"request id '{request.request_id}' is already in use"
             raise ServiceError(Kind.INVALID, message, param="request_id")
-        flight = _Flight(request.request_id, set(range(max(1, request.n))))
+        flight = _Flight(request, set(range(max(1, request.n))))
         self._flights[request.request_id] = flight
         self.busy.set()
-        self._outbox.put_nowait(request)
+        self._outbox.put_nowait(flight)
         return flight
 
     def _deal(self, step: m.StepEvents) -> None:
@@ -190,12 +194,23 @@ class EngineClient:
 
     async def _send_requests(self, stream: _RunStream) -> None:
         while True:
-            await stream.send_message(await self._outbox.get())
+            flight = await self._outbox.get()
+            try:
+                await stream.send_message(flight.request)
+            except ValueError as error:  # not written at all: text that is no Unicode
+                message = f"the request cannot be passed on: {error}"
+                flight.fail(m.Fault(kind=Kind.INVALID, message=message))
+            flight.sent.set()
 
     async def _send_aborts(self) -> None:
-        while True:
-            request_id = await self._aborts.get()
-            await self._engine.abort(m.AbortRequest(request_id=request_id))
+        async with asyncio.TaskGroup() as aborts:  # each is answered between two steps
+            while True:
+                aborts.create_task(self._send_abort(await self._aborts.get()))
+
+    async def _send_abort(self, flight: _Flight) -> None:
+        """Behind the request itself: the engine forgets an abort of what it does not know."""
+        await flight.sent.wait()
+        await self._engine.abort(m.AbortRequest(request_id=flight.request.request_id))
 
     async def _call(self, reply: Awaitable[T]) -> T:
         if self._end is not None:

@@ -83,7 +83,8 @@ async def chat(request: web.Request) -> web.StreamResponse:
 def session_of(request: web.Request) -> str:
     """What agents send so that turns of one conversation meet the same cache."""
     headers = request.headers
-    return (headers.get("x-session-affinity") or headers.get("x-session-id") or "")[:256]
+    name = (headers.get("x-session-affinity") or headers.get("x-session-id") or "")[:256]
+    return name if name.isprintable() else ""  # a header may hold bytes that are no text
 
 
 async def to_engine(body: ChatRequest, parts: Parts) -> m.GenerateRequest:
