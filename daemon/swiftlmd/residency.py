@@ -168,7 +168,7 @@ class Residency:
             yield resident.progress
             await resident.change()
         if resident.fault is not None:
-            raise resident.fault
+            raise resident.fault.with_traceback(None)
 
     def pin(self, name: str, pinned: bool) -> None:
         """Of a model that is loaded or loading, until it is unloaded. Raises ServiceError."""
@@ -219,7 +219,7 @@ class Residency:
             elif resident.task is not None:
                 await asyncio.wait({resident.task})
                 if resident.fault is not None:
-                    raise resident.fault
+                    raise resident.fault.with_traceback(None)
             else:
                 self._refuse_if_hopeless(resident)
                 self._begin(resident)
@@ -232,7 +232,7 @@ class Residency:
             return  # the back-off decides when
         is_cooling = self._clock.now() < resident.failed_at + _COOL_DOWN_S
         if resident.crashes.exhausted or (resident.was_launched and is_cooling):
-            raise fault
+            raise fault.with_traceback(None)  # else it keeps the frames of all who met it
 
     async def _entry(self, name: str, settings: Settings | None) -> Resident:
         """The model's entry in the table, made now if there is none. Loads nothing.
@@ -268,6 +268,8 @@ class Residency:
     def _begin(
         self, resident: Resident, *, force: bool = False, evict: bool = True
     ) -> asyncio.Task[None]:
+        if self._closing:  # nobody would end what is loaded now
+            raise ServiceError(Kind.SHUTTING_DOWN, "the daemon is stopping")
         resident.state = State.LOADING
         resident.fault = None
         resident.progress = m.LoadEvent(stage=m.LoadEventStage.READING)

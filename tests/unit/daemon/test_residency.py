@@ -5,6 +5,8 @@ exceeds the budget unless forced; every model has at most one load under way.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import traceback
 from dataclasses import replace
 
 import pytest
@@ -379,3 +381,33 @@ async def test_leaving_residency_ends_every_engine() -> None:
         await world.use("b")
         assert len(world.memory.held) == 2
     assert world.memory.held == {}
+
+
+async def test_nothing_is_loaded_once_the_daemon_stops() -> None:
+    world = make_world()
+    world.launcher.gate.clear()
+
+    async def preload() -> None:
+        for name in ("a", "b"):
+            with contextlib.suppress(ServiceError):
+                async for _ in world.residency.load(name):
+                    pass
+
+    async with asyncio.timeout(5):
+        async with world.residency:
+            task = asyncio.create_task(preload())
+            await settle()
+        await task
+    assert world.launcher.launched == ["a"]
+
+
+async def test_a_fault_that_is_told_again_and_again_keeps_nothing_of_who_heard_it(
+    world: World,
+) -> None:
+    world.launcher.faults.append(ServiceError(Kind.MODEL_BROKEN, "shard 2 is cut short"))
+    depths = []
+    for _ in range(3):
+        with pytest.raises(ServiceError, match="shard 2") as caught:
+            await world.use("a")
+        depths.append(len(traceback.extract_tb(caught.value.__traceback__)))
+    assert depths[2] == depths[1]
