@@ -15,7 +15,7 @@ from swiftlmd.config.settings import Settings
 from swiftlmd.engines.client import EngineClient
 from swiftlmd.engines.environment import engine_environment
 from swiftlmd.engines.group import group_arguments
-from swiftlmd.engines.process import EngineDied, EngineProcess, ProcessEnd, spawn
+from swiftlmd.engines.process import EngineDied, EngineProcess, ProcessEnd, plain, spawn
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.placement import Placement
 
@@ -104,7 +104,7 @@ class EngineLauncher:
             [
                 *self._command,
                 *("--log-level", settings.log_level),
-                *group_arguments(settings, self._paths, placement.group),
+                *group_arguments(settings, self._paths, placement.request.model, placement.group),
             ],
             self._paths.engine_socket(next(self._numbers)),
             engine_environment(self._environ, added),
@@ -127,8 +127,7 @@ class EngineLauncher:
 
 def log_path(paths: Paths, model: str) -> Path:
     """Where the output of a model's engine goes."""
-    plain = "".join(c if c.isalnum() or c in "-._" else "-" for c in model)
-    return paths.logs / f"engine-{plain[-80:]}.log"
+    return paths.logs / f"engine-{plain(model)}.log"
 
 
 def death_fault(model: str, end: ProcessEnd) -> m.Fault:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 from swiftlm_proto.paths import Paths
 from swiftlmd.cluster.secret import keep_secret, secret_file
+from swiftlmd.config.edit import write_atomically
 from swiftlmd.config.settings import Settings
+from swiftlmd.engines.process import plain
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.placement import GroupPlacement
 
 
 def group_arguments(
-    settings: Settings, paths: Paths, placed: GroupPlacement | None = None
+    settings: Settings, paths: Paths, model: str, placed: GroupPlacement | None = None
 ) -> list[str]:
     """What an engine's command line gets beside the usual; nothing for a model of one process.
 
@@ -29,7 +29,8 @@ def group_arguments(
             "`swiftlmctl cluster add NAME`, or take that line out of config.toml"
         )
         raise ServiceError(Kind.INVALID, message)
-    secret, file = secret_file(paths), paths.state / "cluster-group.json"
+    # One for each model: two may be loading at once.
+    secret, file = secret_file(paths), paths.state / "cluster-groups" / f"{plain(model)}.json"
     group: dict[str, Any] = {  # Any: JSON values
         "hosts": list(settings.cluster_hosts),
         "address": settings.cluster_address,
@@ -44,12 +45,7 @@ def group_arguments(
         group["layers"] = [[each.start, each.stop] for each in placed.layers]
     try:
         keep_secret(secret)
-        _write(file, json.dumps(group), os.O_CREAT | os.O_TRUNC)
+        write_atomically(file, json.dumps(group))
     except OSError as error:
         raise ServiceError(Kind.INTERNAL, f"the group cannot be described: {error}") from error
     return ["--group", str(file)]
-
-
-def _write(path: Path, text: str, flags: int) -> None:
-    with open(os.open(path, os.O_WRONLY | flags, 0o600), "w") as file:
-        file.write(text)

@@ -172,6 +172,11 @@ def engine_command() -> list[str]:
     return [sys.executable, *isolated, "-X", "utf8", "-m", "swiftlm_engine"]
 
 
+def plain(model: str) -> str:
+    """The model's name as a part of file names."""
+    return "".join(c if c.isalnum() or c in "-._" else "-" for c in model)[-80:]
+
+
 def remove_stale_sockets(folder: Path) -> None:
     """Unlinks engine sockets that dead daemons left; only for the holder of the instance lock."""
     for path in folder.glob("engine-*.sock"):

@@ -96,7 +96,8 @@ def told(file: str) -> dict[str, Any]:
 async def test_engines_are_told_the_split_of_the_plan(tmp_path: Path, folder: Path) -> None:
     spread = await place(tmp_path, folder, mac(64, 48.0), replace(GROUP, engine_kv="fp16"))
     paths = under(tmp_path)
-    _, file = group_arguments(GROUP, paths, spread.group)
+    _, file = group_arguments(GROUP, paths, "one", spread.group)
+    group_arguments(GROUP, paths, "two")  # a model that loads at the same time
     group = told(file)
     assert group["split"] == json.loads(spread.plan)["group"]["split"]
     assert group["fingerprint"] == read_model(folder).fingerprint
