@@ -169,7 +169,7 @@ class Daemon:
     def ask_to_stop(self, patience_s: float | None = None, restart: bool = False) -> None:
         """Ends `run`. Asked a second time, it no longer waits for requests."""
         self.wants_restart = restart
-        if self._drain_limit is not None:
+        if self._drain_limit is not None and not self._drain_limit.expired():
             self._drain_limit.reschedule(asyncio.get_running_loop().time())
         if not self._stop_asked.is_set():
             self._patience_s = patience_s
@@ -245,6 +245,8 @@ class Daemon:
                 await self._service.requests.idle.wait()
         except TimeoutError:
             log.warning("ending requests that did not finish n=%d", len(self._service.requests))
+        finally:
+            self._drain_limit = None
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -206,6 +206,8 @@ class Service:
                 raise _cancelled() from None
             message = f"model '{active.model}' was not ready within {request.deadline_s:g} s"
             raise ServiceError(Kind.DEADLINE, message) from None
+        finally:
+            active.loading = None  # a wait that is over cannot be cut short
 
     def refuse_while_draining(self) -> None:
         """Raises ServiceError once the daemon has been told to stop."""

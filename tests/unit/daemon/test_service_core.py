@@ -44,9 +44,12 @@ class FakeWatch:
         self.level = Level.CALM
         self.verdict = Verdict(Answer.ADMIT)
         self.asked: list[int] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     async def admit(self, num_bytes: int) -> Verdict:
         self.asked.append(num_bytes)
+        await self.gate.wait()
         return self.verdict
 
 
@@ -187,6 +190,18 @@ async def test_a_request_that_waits_for_its_model_can_be_cancelled(world: World)
     assert caught.value.kind is Kind.ABORTED
     assert not world.service.requests.cancel("r")
     world.launcher.gate.set()
+
+
+async def test_a_request_that_waits_for_memory_can_be_cancelled(world: World) -> None:
+    world.watch.level = Level.SOFT
+    world.watch.gate.clear()
+    task = asyncio.create_task(collect(asked(world)))
+    await settle()
+    assert world.service.requests.cancel("r")
+    world.watch.gate.set()
+    with pytest.raises(ServiceError) as caught:
+        await task
+    assert caught.value.kind is Kind.ABORTED
 
 
 async def test_cancelling_a_running_request_reaches_the_engine(world: World) -> None:
