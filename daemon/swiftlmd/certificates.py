@@ -27,6 +27,7 @@ from swiftlmd.config.load import ConfigError
 _SEARCHED = "/usr/bin:/bin:/usr/local/bin:/opt/homebrew/bin"
 _AUTHORITY_DAYS, _SERVER_DAYS = 3650, 397  # phones refuse a server's certificate of more than 825
 _RENEW_S = 30 * 24 * 3600
+_PATIENCE_S = 60.0
 _HOSTS = ("local", "localhost")
 _NETWORKS = (
     *(ipaddress.ip_network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")),
@@ -174,8 +175,10 @@ def _openssl(*arguments: str) -> None:
     old = os.umask(0o077)  # keys are for nobody else, from their first byte
     try:
         done = subprocess.run(
-            [program, *arguments], capture_output=True, text=True, timeout=60, check=False
+            [program, *arguments], capture_output=True, text=True, timeout=_PATIENCE_S, check=False
         )
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"openssl {arguments[0]} took longer than {_PATIENCE_S:g} s") from error
     finally:
         os.umask(old)
     if done.returncode:

@@ -59,7 +59,7 @@ async def test_a_stopped_answer_ends_the_generation_and_is_forgotten():
             await reply.content.readany()
             async with http.delete(f"{server.url}/v1/answers/{KEY}") as gone:
                 assert gone.status == 200
-            await reply.read()
+            assert b'"code":"aborted"' in (await reply.read()).split(END)[-2]
         async with http.get(f"{server.url}/v1/answers/{KEY}") as gone:
             assert gone.status == 404
 

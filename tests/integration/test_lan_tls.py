@@ -155,6 +155,16 @@ async def test_files_that_are_no_certificate_are_named(tmp_path: Path) -> None:
         LanPort(settings, tmp_path)._load()
 
 
+def test_an_openssl_that_hangs_is_given_up(tmp_path: Path, monkeypatch) -> None:
+    program = tmp_path / "openssl"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("swiftlmd.certificates._SEARCHED", os.fspath(tmp_path))
+    monkeypatch.setattr("swiftlmd.certificates._PATIENCE_S", 0.05, raising=False)
+    with pytest.raises(ConfigError, match="took longer"):
+        Authority(tmp_path / "tls").certificate(NAMES)
+
+
 def test_without_openssl_the_way_out_is_named(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("swiftlmd.certificates._SEARCHED", os.fspath(tmp_path))
     with pytest.raises(ConfigError, match="openssl"):

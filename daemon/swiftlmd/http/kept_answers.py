@@ -187,6 +187,9 @@ async def _fill(
         log.exception("kept answer failed request_id=%s", record.request_id)
         message = f"the daemon failed: {type(error).__name__}; see its log"
         _fail(answer, encoder, record, ServiceError(Kind.INTERNAL, message))
+    except asyncio.CancelledError:  # who still reads is told
+        _fail(answer, encoder, record, ServiceError(Kind.ABORTED, "the answer was stopped"))
+        raise
     finally:
         answer.end()
 
