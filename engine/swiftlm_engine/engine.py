@@ -245,7 +245,10 @@ class Engine:
 
     def _last_words(self, choice: Choice, reason: FinishReason) -> list[Event]:
         if reason is not FinishReason.ERROR:
-            return choice.close(reason, self._clock())
+            try:
+                return choice.close(reason, self._clock())
+            except Exception:  # as in `_take`
+                log.exception("request %s failed at its end", choice.job.request_id)
         self.counters.failed += 1
         fault = EngineFault(FaultKind.INTERNAL, "the reply could not be parsed; see the log")
         return [failure(choice.sequence.request_id, choice.sequence.index, fault)]
@@ -266,7 +269,7 @@ class Engine:
             fault = self._no_memory(sequence, len(sequence.output_ids) + 1)
             self._emit([failure(sequence.request_id, sequence.index, fault)])
         else:
-            self._emit(choice.close(FinishReason.ABORT, self._clock()))
+            self._emit(self._last_words(choice, FinishReason.ABORT))
 
     def _check_memory(self, sequence: Sequence) -> None:
         if self.scheduler.first_price(sequence) > self.kv_budget_bytes > 0:

@@ -12,16 +12,22 @@ from engine_harness import EngineHarness
 from tiny_models import make_model
 
 from swiftlm_engine.generation import (
+    Delta,
     EndReason,
     EngineFault,
+    Event,
     FaultKind,
     GenerateJob,
     Grammar,
     GrammarKind,
+    ToolCallPart,
     ToolChoice,
 )
 from swiftlm_engine.sampling.settings import SamplingSettings
+from swiftlm_engine.server import encode
 from swiftlm_engine.text.messages import Chat, Message, TextPart, ToolSpec
+from swiftlm_engine.text.output import OutputParser
+from swiftlm_proto import messages as m
 
 GREEDY = SamplingSettings(temperature=0.0)
 SCHEMA = {
@@ -109,6 +115,32 @@ def test_grammar_that_cannot_be_enforced_is_refused_and_the_engine_goes_on(engin
     assert refused.value.kind is FaultKind.INVALID
     (answer,) = engine.run(GenerateJob("s", "x", max_tokens=4, ignore_eos=True))
     assert answer.finished.reason is EndReason.LENGTH
+
+
+def test_a_text_that_cannot_be_ended_fails_its_request_and_no_other(engine, monkeypatch):
+    whole = OutputParser.finish
+
+    def finish(parser, reason):
+        if parser._options.stop:
+            raise IndexError("a parser's mistake")
+        return whole(parser, reason)
+
+    monkeypatch.setattr(OutputParser, "finish", finish)
+    bad = GenerateJob("bad", "x", max_tokens=4, stop=("§",), ignore_eos=True)
+    good = GenerateJob("good", "x", max_tokens=4, ignore_eos=True)
+    broken, sound = engine.run(bad, good)
+    assert (broken.finished.reason, broken.num_finished) == (EndReason.ERROR, 1)
+    assert sound.finished.reason is EndReason.LENGTH
+    engine.submit(replace(bad, request_id="left", max_tokens=500))
+    engine.abort("left")
+    assert engine.collect(1)["left", 0].finished.reason is EndReason.ERROR
+
+
+def test_half_a_character_in_a_call_is_sent_as_the_model_wrote_it():
+    part = ToolCallPart(0, "call_1", "look", '{"at": "\ud83d"}')
+    message = encode.step_events([Event("r", 0, Delta(tool_calls=(part,)))])
+    sent = m.StepEvents.parse(bytes(message)).events[0].delta.tool_calls[0]
+    assert sent.arguments == '{"at": "\\ud83d"}'
 
 
 def test_text_under_a_grammar_does_not_depend_on_neighbours(engine):

@@ -98,12 +98,19 @@ def _delta(news: Delta) -> m.Delta:
         content=news.content,
         reasoning=news.reasoning,
         tool_calls=[
-            m.ToolCallDelta(index=c.index, id=c.id, name=c.name, arguments=c.arguments)
+            m.ToolCallDelta(
+                index=c.index, id=c.id, name=_sendable(c.name), arguments=_sendable(c.arguments)
+            )
             for c in news.tool_calls
         ],
         logprobs=[_logprob(one) for one in news.logprobs],
         token_ids=list(news.token_ids),
     )
+
+
+def _sendable(text: str) -> str:
+    """Half a surrogate pair, which JSON may escape and no message can hold, as that escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _logprob(one: Logprob) -> m.TokenLogprob:
