@@ -17,11 +17,8 @@ class Embedder:
         self._body = getattr(model, "model", None)
         self._stream = stream
 
-    def embed(self, texts: list[list[int]], dimensions: int) -> list[bytes]:
-        """Little-endian float32 bytes for each list of token ids; `dimensions` 0 keeps all."""
-        return [self._one(ids, dimensions) for ids in texts]
-
-    def _one(self, ids: list[int], dimensions: int) -> bytes:
+    def embed(self, ids: list[int], dimensions: int) -> bytes:
+        """Little-endian float32 bytes for the token ids of one text; `dimensions` 0 keeps all."""
         if self._body is None:
             raise EngineFault(
                 FaultKind.UNSUPPORTED, "this model's hidden states cannot be read", param="model"

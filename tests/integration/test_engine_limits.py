@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
+from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
@@ -13,6 +15,7 @@ from tiny_models import make_model
 
 from swiftlm_engine.generation import EndReason, EngineFault, FaultKind, GenerateJob
 from swiftlm_engine.server.service import EngineService
+from swiftlm_proto import messages as m
 from swiftlm_proto.exit_codes import EngineExit
 
 CONTEXT = 64
@@ -81,3 +84,42 @@ async def test_step_loop_that_dies_ends_the_process_with_its_own_code(monkeypatc
     code = await asyncio.wait_for(service.ended, 20)
     assert code is EngineExit.LOOP_DIED
     assert code != 0
+
+
+class Steps:
+    """An engine that always decodes."""
+
+    has_work = True
+    count = 0
+
+    def step(self):
+        self.count += 1
+        time.sleep(0.001)
+
+    def idle(self):
+        raise AssertionError("there is work")
+
+
+class CountingEmbedder:
+    def __init__(self, steps):
+        self.steps = steps
+        self.seen = []
+
+    def embed(self, ids, dimensions):
+        self.seen.append(self.steps.count)
+        return b""
+
+
+async def test_decoding_goes_on_between_the_texts_of_an_embedding():
+    service, steps = EngineService(), Steps()
+    embedder = CountingEmbedder(steps)
+    facts = SimpleNamespace(vocab_size=10, context=10)
+    service._session = SimpleNamespace(embedder=embedder, facts=facts)
+    service._mlx.call(service._mlx.drive, steps)
+    try:
+        texts = [m.EmbedInput(token_ids=m.TokenIds(ids=[1]))] * 4
+        reply = await asyncio.wait_for(service.embed(m.EmbedRequest(inputs=texts)), 20)
+    finally:
+        await asyncio.to_thread(service._mlx.stop, 10)
+    assert len(reply.embeddings) == len(embedder.seen) == 4
+    assert embedder.seen[-1] > embedder.seen[0]

@@ -154,6 +154,7 @@ class EngineService(m.EngineBase):
         if not self._accepting:
             raise EngineFault(FaultKind.SHUTTING_DOWN, "this model is being unloaded")
         job = decode.job(request)
+        self._cancelled.discard(job.request_id)  # of an abort that came too late
         self._preparing.add(job.request_id)
         self._tokenizing.submit(self._prepare, session, job)
 
@@ -228,8 +229,10 @@ class EngineService(m.EngineBase):
         try:
             self._refuse_in_group("embeddings")
             texts = await self._on_tokenizer(tokens.embed_ids, message)
-            work = self._mlx.call(self._ready().embedder.embed, texts, message.dimensions)
-            vectors = await asyncio.wrap_future(work)
+            embed, size = self._ready().embedder.embed, message.dimensions
+            # One by one: between two texts decoding goes on, and who watches hears of a step.
+            calls = (self._mlx.call(embed, ids, size) for ids in texts)
+            vectors = [await asyncio.wrap_future(call) for call in calls]
         except EngineFault as error:
             return m.EmbedReply(fault=encode.fault(error))
         return m.EmbedReply(
