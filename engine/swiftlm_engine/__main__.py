@@ -65,6 +65,7 @@ def _arguments() -> argparse.Namespace:
 def _follow(arguments: argparse.Namespace) -> None:
     """Does not return: the process ends with its leader."""
     from swiftlm_engine.cluster.follower import Invitation, follow  # imports MLX
+    from swiftlm_engine.cluster.link import LinkLost
 
     def end(reason: str) -> NoReturn:
         logging.warning("rank %d ends: %s", arguments.rank, reason)
@@ -74,6 +75,8 @@ def _follow(arguments: argparse.Namespace) -> None:
     invitation = Invitation(arguments.join, arguments.rank, arguments.secret_file, arguments.folder)
     try:
         follow(invitation, version(), end)
+    except LinkLost as error:
+        end(str(error))
     except Exception as error:
         logging.exception("rank %d failed", arguments.rank)
         end(repr(error))

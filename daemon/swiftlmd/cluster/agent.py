@@ -16,12 +16,20 @@ import select
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from swiftlm_engine.brain.plan.held import held_layers
-from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
+from swiftlm_engine.cluster.link import (
+    GREETING_S,
+    MAX_RANKS,
+    Link,
+    LinkLost,
+    Message,
+    read_secret,
+)
 from swiftlm_proto.version import version
 from swiftlmd.cluster.link_speed import echo
 from swiftlmd.cluster.report import HostReport, to_message
@@ -33,6 +41,7 @@ log = logging.getLogger(__name__)
 MAX_VISITORS = 8
 IDLE_S = 60.0
 _POLL_S = 0.2
+_LINE_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +68,15 @@ class Agent:
         while True:
             try:
                 connection, (host, *_) = listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if listener.fileno() < 0:
+                    return
+                log.warning("a visitor was lost on the way in: %s", error)
+                time.sleep(_POLL_S)  # it may be for lack of open files
+                continue
             if not self._seats.acquire(blocking=False):
                 connection.close()
                 continue
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             threading.Thread(target=self._receive, args=(connection, host), daemon=True).start()
 
     def _receive(self, connection: socket.socket, host: str) -> None:
@@ -78,12 +90,16 @@ class Agent:
         try:
             connection.settimeout(GREETING_S)
             with Link(connection) as link:
+                if connection.family != socket.AF_UNIX:  # which ssh's visits come over
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 # Read anew for each: a secret that was copied here later counts at once.
                 link.greet_visitor(read_secret(self._lent.secret_file))
                 link.set_timeout(IDLE_S)
                 self._answer(link, connection, host)
         except LinkLost as error:
             log.info("visitor left host=%s: it %s", host, error)
+        except OSError as error:  # of the connection itself, or of a log that cannot be written
+            log.warning("visit ended host=%s: %s", host, error)
         except Exception:
             log.exception("visitor failed host=%s", host)
 
@@ -120,7 +136,10 @@ class Agent:
         if folder is None:
             return link.send({"fault": "the model's files are not there"})
         rank = int(asked["rank"])
-        child = self._start(str(asked["leader"]), rank, folder)
+        if not 0 < rank < MAX_RANKS:
+            raise LinkLost(f"asked for rank {rank}")
+        output = self._lent.logs / f"engine-rank-{rank}.log"
+        child = self._start(str(asked["leader"]), rank, folder, output)
         log.info("rank %d started pid=%d leader=%s", rank, child.pid, asked["leader"])
         try:
             link.send({"started": child.pid})
@@ -129,15 +148,14 @@ class Agent:
             child.kill()
             code = child.wait()
             log.info("rank %d ended pid=%d code=%d", rank, child.pid, code)
-        link.send({"ended": code})
+        link.send({"ended": code, "said": f"{_last_line(output)} ({output})"})
 
-    def _start(self, leader: str, rank: int, folder: Path) -> subprocess.Popen[bytes]:
-        output = self._lent.logs / f"engine-rank-{rank}.log"
+    def _start(self, leader: str, rank: int, folder: Path, output: Path) -> subprocess.Popen[bytes]:
         output.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         shorten(output, MAX_LOG_BYTES)
         command = [
             *self._lent.engine_command,
-            *("--join", leader, "--rank", str(rank), "--folder", str(folder)),
+            *(f"--join={leader}", f"--rank={rank}", "--folder", str(folder)),
             *("--secret-file", str(self._lent.secret_file), "--parent", str(os.getpid())),
         ]
         with open(output, "ab", opener=_private) as file:
@@ -153,6 +171,13 @@ class Agent:
 def _layers(folder: Path) -> list[int] | None:
     held = held_layers(folder)
     return None if held is None else sorted(held)
+
+
+def _last_line(output: Path) -> str:
+    with open(output, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _LINE_BYTES))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""
 
 
 def _await_end(child: subprocess.Popen[bytes], connection: socket.socket) -> None:

@@ -74,7 +74,16 @@ class Hosts:
         return host
 
     def add(self, host: Host, address: str) -> Changes:
-        """Writes the host; `address` is this machine's, as that host reaches it."""
+        """Writes the host; `address` is this machine's, as that host reaches it.
+
+        Raises ServiceError for one that MLX's ring, and so a rank, cannot use.
+        """
+        if ":" in address:
+            message = (
+                f"'{host.name}' reaches this machine at {address}, and ranks speak IPv4 only; "
+                f"say where: `swiftlmctl cluster add {host.name} --agent A.B.C.D`"
+            )
+            raise ServiceError(Kind.INVALID, message, param="agent")
         settings = self._configuration.settings
         names = [known.name for known in self.listed()] + [host.name]
         if host.agent:

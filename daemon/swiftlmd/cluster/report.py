@@ -56,7 +56,7 @@ def from_message(message: Message) -> HostReport:
         )
         versions = str(message["version"]), str(message["mlx_version"])
         return HostReport(*versions, machine, str(message.get("visitor", "")))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise LinkLost(f"sent no report of a host ({error!r})") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import tempfile
 from pathlib import Path
 
 from swiftlm_proto.paths import Paths
@@ -17,7 +18,11 @@ def secret_file(paths: Paths) -> Path:
 def keep_secret(path: Path) -> None:
     """Makes one if there is none; other hosts get a copy from their owner. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with contextlib.suppress(FileExistsError):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with open(os.open(path, flags, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
+    if path.exists():
+        return
+    # Appears whole: a second daemon may look for it now, or this one end here.
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".secret-") as draft:  # 0600
+        draft.write(secrets.token_hex(32))
+        draft.flush()
+        with contextlib.suppress(FileExistsError):
+            os.link(draft.name, path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from swiftlm_engine.cluster.link import Link
+from swiftlm_engine.cluster.link import Link, LinkLost
 from swiftlm_engine.cluster.reach import reaching
 from swiftlmd.cluster.fetching import Wish
 from swiftlmd.cluster.link_speed import LinkMeasure, measure_link
@@ -33,7 +33,10 @@ class Visit:
         found = self._link.receive().get("found")
         if not isinstance(found, dict):  # another version, which the report tells
             return {}
-        return {mark: None if held is None else frozenset(held) for mark, held in found.items()}
+        try:
+            return {mark: None if held is None else frozenset(held) for mark, held in found.items()}
+        except TypeError as error:
+            raise LinkLost(f"sent no list of models ({error})") from error
 
     def fetch(self, wish: Wish) -> Iterator[PullProgress]:
         """Raises PullFailed with the host's words."""

@@ -219,6 +219,8 @@ def _accepts(path: Path) -> bool:
 def _meaning(code: int) -> str:
     if code == -signal.SIGKILL:
         return "it was killed (SIGKILL), perhaps by the system for lack of memory"
+    if code == -signal.SIGALRM:  # set while ranks connect
+        return "the ranks of its group did not reach each other; does a firewall keep them apart?"
     if code < 0:
         try:
             return f"it was ended by {signal.Signals(-code).name}"

@@ -41,21 +41,12 @@ class Invitation:
 
 def follow(invitation: Invitation, version: str, end: Callable[[str], None]) -> None:
     """Runs on the thread that shall own MLX. `end` must end the process, from any thread."""
-    host, _, port = invitation.leader.rpartition(":")
-    connection = socket.create_connection((host, int(port)), GREETING_S)
-    link = Link(connection)
-    link.greet_leader(read_secret(invitation.secret_file))
-    ring_address = free_address(link.own_host)
-    link.send(
-        {
-            "rank": invitation.rank,
-            "version": version,
-            "ring": ring_address,
-            "memory": memory_bytes(),
-        }
-    )
-    link.set_timeout(START_S)  # until all ranks are there
-    lost_after_s = float(link.receive()["lost_after_s"])
+    secret = read_secret(invitation.secret_file)
+    link = Link(_reach(invitation.leader))
+    try:
+        lost_after_s = _introduce(link, secret, invitation.rank, version)
+    except LinkLost as error:
+        raise LinkLost(f"the leader at {invitation.leader} {error}") from error
     link.set_timeout(lost_after_s)
     steps: queue.SimpleQueue[Message] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(link, steps, end), daemon=True).start()
@@ -64,6 +55,25 @@ def follow(invitation: Invitation, version: str, end: Callable[[str], None]) -> 
     while True:
         if answer := take_step(mirror, steps.get()):
             link.send(answer)
+
+
+def _reach(leader: str) -> socket.socket:
+    host, _, port = leader.rpartition(":")
+    try:
+        return socket.create_connection((host, int(port)), GREETING_S)
+    except OSError as error:
+        why = error.strerror or error
+        message = f"the leader at {leader} cannot be reached: {why}; does a firewall keep it off?"
+        raise LinkLost(message) from error
+
+
+def _introduce(link: Link, secret: bytes, rank: int, version: str) -> float:
+    """Returns how long the leader may be silent, once all ranks are there."""
+    link.greet_leader(secret)
+    ring = free_address(link.own_host)
+    link.send({"rank": rank, "version": version, "ring": ring, "memory": memory_bytes()})
+    link.set_timeout(START_S)
+    return float(link.receive()["lost_after_s"])
 
 
 def take_step(mirror: Mirror, step: Message) -> Message | None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from swiftlm_engine.brain.plan.share import Split
+from swiftlm_engine.cluster.link import MAX_RANKS
 
 LOCAL = frozenset({"localhost", "127.0.0.1"})
-MAX_RANKS = 64
 BACKENDS = ("ring", "nccl")
 
 

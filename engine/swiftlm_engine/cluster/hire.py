@@ -39,7 +39,7 @@ def main() -> int:
     try:
         return hire(arguments.agent, arguments.secret_file, asked, arguments.parent)
     except (LinkLost, OSError) as error:
-        print(f"the agent at {arguments.agent} {error}", file=sys.stderr)
+        print(f"is not lent: the agent at {arguments.agent} {error}", file=sys.stderr)
         return _FAILED
 
 
@@ -52,11 +52,14 @@ def hire(agent: str, secret_file: Path, asked: Message, parent: int) -> int:
         link.send({"do": "start", **asked})
         answer = link.receive()
         if "fault" in answer:
-            raise LinkLost(f"lends no rank: {answer['fault']}")
+            raise LinkLost(f"says: {answer['fault']}")
         while not select.select([connection], [], [], _POLL_S)[0]:
             if os.getppid() != parent:
                 return _FAILED
-        return int(link.receive()["ended"]) or _FAILED
+        end = link.receive()
+        code = int(end["ended"]) or _FAILED
+        print(f"ended with code {code} there: {end.get('said', '')}", file=sys.stderr)
+        return code
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from swiftlm_engine.cluster.group import LOCAL, Group
 from swiftlm_engine.cluster.hire import hire_command
 from swiftlm_engine.cluster.reach import BY_SSH
 
+_MAX_WORDS = 64 << 10
+
 
 def local_command(leader: str, rank: int, secret_file: Path) -> list[str]:
     join = ["--join", leader, "--rank", str(rank), "--secret-file", str(secret_file)]
@@ -25,11 +27,18 @@ def start_follower(group: Group, rank: int, leader: str, version: str) -> subpro
     agent = group.agents.get(host, "")
     if host in LOCAL and not agent:
         command = local_command(leader, rank, group.secret_file)
-    else:
-        asked = {"leader": leader, "rank": rank, "fingerprint": group.fingerprint}
-        asked["version"] = version
-        command = hire_command(agent or f"{BY_SSH}{host}", asked, group.secret_file)
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=_environment(group, rank))
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=_environment(group, rank))
+    asked = {"leader": leader, "rank": rank, "fingerprint": group.fingerprint, "version": version}
+    command = hire_command(agent or f"{BY_SSH}{host}", asked, group.secret_file)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def last_words(child: subprocess.Popen[bytes]) -> str:
+    """How a follower ended, and why if it stood for one on another host."""
+    if child.stderr is None:
+        return f"ended with code {child.returncode}; why is in the log of this engine"
+    lines = child.stderr.read(_MAX_WORDS).decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"ended with code {child.returncode}"
 
 
 def _environment(group: Group, rank: int) -> dict[str, str]:

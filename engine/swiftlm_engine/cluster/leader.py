@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-import select
-import socket
 import subprocess
 import threading
 import time
@@ -27,8 +25,7 @@ from swiftlm_engine.brain.facts import ModelFacts
 from swiftlm_engine.brain.plan.share import Share, Split
 from swiftlm_engine.brain.prefix_index import Part
 from swiftlm_engine.cluster.group import Group
-from swiftlm_engine.cluster.launch import start_follower
-from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
+from swiftlm_engine.cluster.link import Link, LinkLost, Message
 from swiftlm_engine.cluster.peers import Key
 from swiftlm_engine.cluster.ring import free_address, join_ring
 from swiftlm_engine.cluster.shares import Place, choose_shares, encode_share
@@ -83,7 +80,8 @@ class Leader:
         for follower in self._followers:
             share = encode_share(shares[follower.rank])
             backend = self._group.backend
-            follower.link.send({"do": "load", "ring": ring, "backend": backend, "share": share})
+            told = {"do": "load", "ring": ring, "backend": backend, "share": share}
+            self._tell_one(follower, told)
         joined = join_ring(ring, 0, self._group.backend)
         self._place = Place(joined, shares[0], self._group.backend)
         return self._place
@@ -163,16 +161,19 @@ class Leader:
 
     def _tell(self, message: Message) -> None:
         for follower in self._followers:
-            # Whoever cannot be told has been or will be reported by its reader.
-            with contextlib.suppress(LinkLost):
-                follower.link.send(message)
+            self._tell_one(follower, message)
+
+    def _tell_one(self, follower: Follower, message: Message) -> None:
+        # Whoever cannot be told has been or will be reported by its reader.
+        with contextlib.suppress(LinkLost):
+            follower.link.send(message)
 
     # -- faults
 
     def watch(self, on_lost: OnLost) -> None:
         """From now on `on_lost` is called, on a thread of its own, for the first lost follower."""
         for follower in self._followers:
-            follower.link.send({"do": "welcome", "lost_after_s": self._group.lost_after_s})
+            self._tell_one(follower, {"do": "welcome", "lost_after_s": self._group.lost_after_s})
             follower.link.set_timeout(self._group.lost_after_s)
             threading.Thread(target=self._listen, args=(follower, on_lost), daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
@@ -208,65 +209,3 @@ class Leader:
 
 def _formats(verdict: Verdict) -> Message:
     return {"formats": [layer.format and layer.format.name for layer in verdict.layers]}
-
-
-def gather(group: Group, version: str) -> Leader:
-    """Starts every follower and waits for it; raises `EngineFault`, leaving no process."""
-    children: list[subprocess.Popen[bytes]] = []
-    followers: list[Follower] = []
-    try:
-        secret = read_secret(group.secret_file)
-        with socket.create_server((group.address, 0)) as listener:
-            address = f"{group.address}:{listener.getsockname()[1]}"
-            for rank in range(1, group.size):
-                children.append(start_follower(group, rank, address, version))
-            while len(followers) < group.size - 1:
-                follower = _accept(listener, children, secret, group, version)
-                if follower is not None and follower.rank not in {f.rank for f in followers}:
-                    followers.append(follower)
-    except (LinkLost, OSError) as error:
-        Leader(group, followers, children).close()
-        raise EngineFault(FaultKind.UNSUPPORTED, f"the group cannot start: {error}") from error
-    return Leader(group, sorted(followers, key=lambda f: f.rank), children)
-
-
-def _accept(
-    listener: socket.socket,
-    children: list[subprocess.Popen[bytes]],
-    secret: bytes,
-    group: Group,
-    version: str,
-) -> Follower | None:
-    """The next follower; None for a stranger, who costs nobody but himself."""
-    connection = _next_connection(listener, children)
-    connection.settimeout(GREETING_S)
-    link = Link(connection)
-    try:
-        link.greet_follower(secret)
-        hello = link.receive()
-    except LinkLost as error:
-        log.warning("a connection to the group was refused: it %s", error)
-        link.close()
-        return None
-    rank = int(hello["rank"])
-    if hello["version"] != version:
-        raise LinkLost(
-            f"rank {rank} on {group.hosts[rank]} runs {hello['version']}, this machine {version}; "
-            "install the same version on both"
-        )
-    return Follower(
-        rank, group.hosts[rank], link, hello["ring"], hello["memory"], queue.SimpleQueue()
-    )
-
-
-def _next_connection(
-    listener: socket.socket, children: list[subprocess.Popen[bytes]]
-) -> socket.socket:
-    until = time.monotonic() + START_S
-    while time.monotonic() < until:
-        if select.select([listener], [], [], 0.1)[0]:
-            return listener.accept()[0]
-        for rank, child in enumerate(children, start=1):
-            if child.poll() is not None:
-                raise LinkLost(f"rank {rank} ended with exit code {child.returncode}; see its log")
-    raise LinkLost(f"not all ranks were there after {START_S:g} s")

@@ -15,14 +15,19 @@ import socket
 import stat
 import struct
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 _LENGTH = struct.Struct(">I")
 _MAX_GREETING = 1024
 _MAX_MESSAGE = 64 << 20
+_SHORTEST_S = 0.001  # no time at all would mean: do not wait, and say so in another way
 GREETING_S = 10.0  # for a stranger to prove itself
 MIN_SECRET_BYTES = 16
+MAX_RANKS = 64  # of one group
 
 Message = dict[str, Any]  # JSON; each kind is written and read in one place
 
@@ -58,6 +63,7 @@ class Link:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._sending = threading.Lock()  # a message's bytes stay together
+        self._until: float | None = None  # only while both ends greet: then one thread has it all
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +93,7 @@ class Link:
     def receive_bytes(self, limit: int) -> bytearray:
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         if length > limit:
-            raise LinkLost(f"sent a message of {length} bytes")
+            raise LinkLost(f"sent a message of {length} bytes, which no swiftlm does")
         return self._read(length)
 
     def set_timeout(self, seconds: float) -> None:
@@ -99,7 +105,7 @@ class Link:
     def _receive(self, limit: int) -> Message:
         try:
             message = json.loads(self.receive_bytes(limit))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter: [[[[...
             raise LinkLost("sent no JSON") from error
         if not isinstance(message, dict):
             raise LinkLost("sent no message")
@@ -109,6 +115,8 @@ class Link:
         body, read = bytearray(count), 0
         view = memoryview(body)
         while read < count:
+            if self._until is not None:
+                self.set_timeout(max(_SHORTEST_S, self._until - time.monotonic()))
             try:
                 part = self._connection.recv_into(view[read:])
             except TimeoutError as error:
@@ -120,7 +128,7 @@ class Link:
             read += part
         return body
 
-    # -- who is there
+    # -- who is there; the time-out of the connection is for all of it, not for each byte
 
     def greet_follower(self, secret: bytes) -> None:
         """The leader's side. Raises `LinkLost` for a stranger, who learns nothing but a nonce."""
@@ -140,28 +148,45 @@ class Link:
 
     def _ask_proof(self, secret: bytes, listener: str, caller: str) -> None:
         own = secrets.token_hex(32)
-        self.send({"nonce": own})
-        greeting = self._receive(_MAX_GREETING)
-        other = str(greeting.get("nonce", ""))
-        if not _proves(greeting, secret, caller, own, other):
-            self.send({"proof": ""})  # so that an honest caller hears why
-            raise Stranger
-        self.send({"proof": _proof(secret, listener, own, other)})
+        with self._hurried():
+            self.send({"nonce": own})
+            greeting = self._receive(_MAX_GREETING)
+            other = str(greeting.get("nonce", ""))
+            if not _proves(greeting, secret, caller, own, other):
+                self.send({"proof": ""})  # so that an honest caller hears why
+                raise Stranger
+            self.send({"proof": _proof(secret, listener, own, other)})
 
     def _give_proof(self, secret: bytes, listener: str, caller: str) -> None:
-        other = str(self._receive(_MAX_GREETING).get("nonce", ""))
         own = secrets.token_hex(32)
-        self.send({"nonce": own, "proof": _proof(secret, caller, other, own)})
-        if not _proves(self._receive(_MAX_GREETING), secret, listener, other, own):
-            raise Stranger
+        with self._hurried():
+            other = str(self._receive(_MAX_GREETING).get("nonce", ""))
+            self.send({"nonce": own, "proof": _proof(secret, caller, other, own)})
+            if not _proves(self._receive(_MAX_GREETING), secret, listener, other, own):
+                raise Stranger
+
+    @contextmanager
+    def _hurried(self) -> Iterator[None]:
+        patience_s = self._connection.gettimeout()
+        self._until = None if patience_s is None else time.monotonic() + patience_s
+        try:
+            yield
+        finally:
+            self._until = None
+            self._connection.settimeout(patience_s)
 
 
 def _proof(secret: bytes, side: str, listener_nonce: str, caller_nonce: str) -> str:
     """Of one side only: no proof can be sent back to who gave it, nor used for another purpose."""
-    text = f"swiftlm group {side} {listener_nonce} {caller_nonce}".encode()
+    text = _bytes(f"swiftlm group {side} {listener_nonce} {caller_nonce}")
     return hmac.new(secret, text, hashlib.sha256).hexdigest()
 
 
 def _proves(message: Message, secret: bytes, side: str, listener: str, caller: str) -> bool:
     expected = _proof(secret, side, listener, caller)
-    return hmac.compare_digest(str(message.get("proof", "")).encode(), expected.encode())
+    return hmac.compare_digest(_bytes(str(message.get("proof", ""))), expected.encode())
+
+
+def _bytes(text: str) -> bytes:
+    """Of whatever a stranger sends: JSON may hold halves of characters."""
+    return text.encode(errors="surrogatepass")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
+
+JOIN_S = 60.0  # MLX itself tries to reach a neighbour for half a minute
 
 
 def free_address(host: str) -> str:
@@ -19,7 +24,26 @@ def free_address(host: str) -> str:
 
 
 def join_ring(addresses: list[str], rank: int, backend: str = "ring") -> Any:
-    """MLX's group; waits for the others. MLX takes its settings from the environment only."""
+    """MLX's group; waits for the others, and ends the process where one does not come (SIGALRM).
+
+    MLX takes its settings from the environment only.
+    """
+    with _ending_process(JOIN_S):
+        return _join(addresses, rank, backend)
+
+
+@contextmanager
+def _ending_process(after_s: float) -> Iterator[None]:
+    """MLX waits for ever for who does not come, and keeps the interpreter's lock meanwhile: no
+    thread of this process would notice anything any more."""
+    signal.setitimer(signal.ITIMER_REAL, after_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _join(addresses: list[str], rank: int, backend: str) -> Any:
     os.environ["MLX_RANK"] = str(rank)
     if backend == "nccl":  # the first rank's address introduces the others
         host, _, port = addresses[0].rpartition(":")

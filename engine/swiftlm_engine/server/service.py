@@ -21,8 +21,8 @@ from typing import TypeVar
 import mlx.core as mx
 
 from swiftlm_engine.assembly import open_session
+from swiftlm_engine.cluster.arrivals import gather
 from swiftlm_engine.cluster.group import Group
-from swiftlm_engine.cluster.leader import gather
 from swiftlm_engine.device import NoDevice
 from swiftlm_engine.engine import DeviceFault, failure
 from swiftlm_engine.generation import (

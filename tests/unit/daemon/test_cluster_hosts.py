@@ -53,6 +53,15 @@ def test_this_machine_leads_and_others_follow_in_their_order(hosts: Hosts, path:
     assert cluster_table(path)["address"] == "10.0.0.1"
 
 
+@pytest.mark.parametrize("address", ["fe80::1", "::ffff:10.0.0.1"])
+def test_a_host_that_comes_by_ipv6_is_told_another_way(
+    hosts: Hosts, path: Path, address: str
+) -> None:
+    with pytest.raises(ServiceError, match=f"reaches this machine at {address}"):
+        hosts.add(hosts.proposed("b", "[fe80::2]:5415"), address)
+    assert not path.exists()
+
+
 def test_the_last_host_that_leaves_leaves_no_trace(hosts: Hosts, path: Path) -> None:
     hosts.add(hosts.proposed("b", "10.0.0.2"), "10.0.0.1")
     hosts.add(hosts.proposed("c", "10.0.0.3"), "10.0.0.1")
@@ -99,6 +108,7 @@ def test_a_report_crosses_the_wire_and_nonsense_is_said_to_be_such() -> None:
         {},
         {**message, "machine": 3},
         {**message, "machine": {"accelerator": "abacus"}},
+        {**message, "machine": {**message["machine"], "ram_bytes": float("inf")}},
     ):
         with pytest.raises(LinkLost, match="no report"):
             from_message(broken)
