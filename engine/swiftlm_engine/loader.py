@@ -18,6 +18,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model, load_tokenizer
 
 from swiftlm_engine import partition
+from swiftlm_engine.brain.facts.config import read_config
 from swiftlm_engine.brain.plan.held import missing_files
 from swiftlm_engine.cluster.shares import Place, take_share
 from swiftlm_engine.device import Device
@@ -76,7 +77,7 @@ def load_weights(
     model.eval()
     streaming = None
     if stream is not None:  # before anything is evaluated: no bank of experts is read whole
-        streaming = install(model, str(config.get("model_type", "")), folder, stream)
+        streaming = install(model, read_config(folder).model_type, folder, stream)
     notes = _split(model, gpu_layers, stream)
     needed = [model]
     if place is not None:

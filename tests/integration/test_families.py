@@ -10,7 +10,7 @@ import pytest
 from engine_harness import EngineHarness
 from mlx_lm import load
 from mlx_lm.generate import generate_step
-from tiny_models import CONFIGS, NAMES, make_model
+from tiny_models import NAMES, make_model
 
 from swiftlm_engine import turboquant
 from swiftlm_engine.brain.facts import read_model
@@ -109,14 +109,14 @@ def test_text_with_a_layer_on_each_device_equals_whole(folder, expected):
         assert [ids_of(answer) for answer in answers(engine)] == expected
 
 
-def test_text_with_experts_on_disk_equals_resident_or_is_refused_by_name(name, folder, expected):
-    if streams_experts(read_model(folder)):
+def test_text_with_experts_on_disk_equals_resident_or_is_refused_by_name(folder, expected):
+    facts = read_model(folder)
+    if streams_experts(facts):
         with EngineHarness(folder, stream_experts="on", expert_slots=3) as engine:
             assert one_by_one(engine) == expected
             assert engine.session.streaming.to_json()["misses"] > 0
         return
-    model_type = CONFIGS[name]["model_type"]
-    said = f"model type '{model_type}' (cannot be streamed|has no experts to stream)"
+    said = f"model type '{facts.model_type}' (cannot be streamed|has no experts to stream)"
     with pytest.raises(EngineFault, match=said):
         EngineHarness(folder, stream_experts="experts")
 

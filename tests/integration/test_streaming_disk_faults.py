@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 import tiny_models
 from engine_harness import EngineHarness
@@ -15,6 +16,7 @@ from tiny_models import make_model
 
 from swiftlm_engine.generation import EngineFault, GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
+from swiftlm_engine.streaming import install
 from swiftlm_proto import messages as m
 
 PROGRAM = [str(Path(tiny_models.__file__).with_name("faulty_disk_engine.py"))]
@@ -100,9 +102,30 @@ def test_a_decoded_token_waits_once_for_each_streamed_layer(folder):
 
 
 def test_an_unknown_kind_of_experts_is_refused_before_any_is_read(tmp_path, monkeypatch):
-    def no_read(*_: object) -> int:
-        raise AssertionError("an expert was read")
+    folder = make_model("qwen3_moe", tmp_path, num_experts=64, moe_intermediate_size=512)
+    bank = 64 * 512 * 64 * 4  # bytes of one projection of one layer
+    monkeypatch.setattr(install, "EXPERT_FAMILIES", frozenset())
+    monkeypatch.setattr(os, "preadv", lambda *_: pytest.fail("an expert was read"))
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    with pytest.raises(EngineFault, match=r"qwen3_moe.*--stream-experts off"):
+        EngineHarness(folder, stream_experts="experts")
+    assert mx.get_peak_memory() - before < bank  # MLX read none, either
 
-    monkeypatch.setattr(os, "preadv", no_read)
-    with pytest.raises(EngineFault, match=r"llama4.*--stream-experts off"):
-        EngineHarness(make_model("llama4", tmp_path), stream_experts="experts")
+
+def test_a_bank_outside_of_what_a_family_is_known_to_have_is_refused(tmp_path, monkeypatch):
+    folder = make_model("qwen3_moe", tmp_path)
+    monkeypatch.setattr(install, "SwitchGLU", object)  # as if the family had another module
+    with pytest.raises(EngineFault, match="is a bank of an unknown kind"):
+        EngineHarness(folder, stream_experts="experts")
+
+
+async def test_slots_of_a_running_engine_become_fewer_when_asked_and_the_text_stays(engine):
+    sound, _ = await engine.ask(ask("once upon a time", "first"))
+    for slots in (EXPERTS - 1, TOP_K):
+        await engine.stub.cache(m.CacheRequest(expert_slots=slots))
+        stats = await engine.stub.stats(m.StatsRequest())
+        assert json.loads(stats.stream_counters)["slots"] == slots
+        again, _ = await engine.ask(ask("once upon a time", f"with {slots}"))
+        assert again == sound

@@ -37,6 +37,7 @@ from swiftlm_engine.streaming.whole_layers import install_layers
 
 MIN_SLOTS = 8
 EXPERT_MODULES = (SwitchGLU, SwitchMLP, SwitchLinear, QuantizedSwitchLinear)
+TOP_K_NAMES = ("top_k", "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "k")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +137,16 @@ def _top_k(model: nn.Module, paths: list[str], wanted: int) -> int:
     modules = dict(model.named_modules())
     sites = []
     for path in paths:
-        parent = path.rpartition(".")[0]
-        router = modules[parent.rpartition(".")[0]].get("router")
+        above = path.rpartition(".")[0]
+        parent, outer = modules[above], modules[above.rpartition(".")[0]].get("router")
         for owner in (
-            modules[parent],
-            modules[parent].get("gate"),
-            getattr(router, "config", None),
+            parent,
+            parent.get("gate"),
+            parent.get("router"),
+            getattr(parent, "args", None),
+            getattr(outer, "config", None),
         ):
-            for name in ("top_k", "num_experts_per_tok", "top_k_experts"):
+            for name in TOP_K_NAMES:
                 if isinstance(getattr(owner, name, None), int):
                     sites.append((owner, name))
     if not sites:

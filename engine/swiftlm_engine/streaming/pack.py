@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 RECORDS = "experts.swiftlm-pack"
 INDEX = "experts.swiftlm-pack.json"
-VERSION = 1
+VERSION = 2
 LEAST_GAIN = 1.10  # of reading speed; less is within what a disk varies by
 
 
@@ -90,11 +90,15 @@ def packed(
 
 
 def checkpoint_hash(folder: Path) -> str:
-    """Of names, sizes and headers: reading all weights at every load would take too long."""
+    """Of names, sizes, times and headers: reading all weights at every load would take too long.
+
+    The time is what tells other weights of the same shapes.
+    """
     digest = hashlib.sha256()
     for path in sorted(folder.glob("model*.safetensors")):
         with path.open("rb") as file:
             size = file.read(8)
             header = file.read(int.from_bytes(size, "little"))
-        digest.update(f"{path.name} {path.stat().st_size} ".encode() + header)
+        status = path.stat()
+        digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns} ".encode() + header)
     return digest.hexdigest()

@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 from mlx_lm.utils import load_model
 
+from swiftlm_engine.brain.facts.config import read_config
 from swiftlm_engine.convert.lines import die_with_parent, say
 from swiftlm_engine.generation import EngineFault
 from swiftlm_engine.streaming.counters import StreamCounters
@@ -67,8 +68,8 @@ def remove(folder: Path) -> str:
 
 
 def pack(folder: Path) -> str:
-    model, config = load_model(folder, lazy=True)
-    layers = find_experts(model, str(config.get("model_type", "")), folder)
+    model, _ = load_model(folder, lazy=True)
+    layers = find_experts(model, read_config(folder).model_type, folder)
     index, total = _plan(layers)
     free = shutil.disk_usage(folder).free
     if free < total + SPARE_BYTES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftlm_engine.streaming.policy_choice import PolicyChoice, choose_policy
@@ -16,6 +16,7 @@ CALLS = st.lists(
 
 
 @pytest.mark.parametrize("kind", PolicyKind)
+@settings(deadline=None)  # a busy machine is no failure
 @given(num_slots=st.integers(1, 12), calls=CALLS)
 def test_slot_map_is_a_bijection_under_any_calls_and_faults(kind, num_slots, calls):
     slots = SlotMap(num_slots, make_policy(kind, num_slots))
@@ -71,6 +72,7 @@ def test_trace_keeps_the_watched_layers_and_ends():
 
 
 @pytest.mark.parametrize("kind", PolicyKind)
+@settings(deadline=None)
 @given(calls=CALLS, sizes=st.lists(st.integers(1, 12), min_size=1, max_size=6))
 def test_slot_map_stays_a_bijection_when_slots_become_fewer_or_more(kind, calls, sizes):
     slots = SlotMap(6, make_policy(kind, 6))
