@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs swiftlm for this user from a checkout: an environment of its own, a service, a small
-# model, one real answer. Runs again without harm; needs no root; touches no shell file.
+# model, one real answer. Runs again without harm; needs no root; adds nothing to a shell file.
 #
 # Layout: APP/versions/RELEASE/venv, and APP/current, a link that is switched by rename. A release
 # is the version and a digest of what goes into it, so an unchanged checkout is recognised.
@@ -23,7 +23,8 @@ Usage: sh install.sh [options]
   --prefix DIR       keep everything below DIR instead of the usual places
   --python PROGRAM   the Python (>= 3.11) to build on
   --rollback         go back to the release before this one
-  --uninstall        remove program, service, caches and logs; keep models and configuration
+  --uninstall        remove program, service, caches, logs, and what `swiftlmctl connect` and
+                     tab completion wrote; keep models and configuration
   --purge            with --uninstall: models and configuration too
   --yes              do not ask
   --dry-run          say what would be done, change nothing
@@ -660,7 +661,11 @@ remove_old_releases() {
   before=$(release_of "$APP/previous")
   for folder in "$APP"/versions/*; do
     case ${folder##*/} in
-      "$RELEASE" | "$before") ;;
+      "$RELEASE") ;;
+      "$before")
+        say "kept $before ($(size_of "$folder")) for \`sh install.sh --rollback\`, \
+until the next upgrade"
+        ;;
       *)
         rm -rf "$folder"
         say "removed ${folder##*/}"
@@ -680,7 +685,9 @@ uninstall() {
   fi
   if [ -x "$CURRENT/bin/python3" ]; then
     ctl service uninstall || fail $NO_SERVICE "the service could not be removed; nothing else was"
+    give_clients_back
   fi
+  remove_completion
   remove_links
   rm -rf "$APP/versions" "$APP/current" "$APP/previous" "$APP/.installing" \
     "$APP"/*.sock "$CACHE" "$LOGS" "$STATE"
@@ -698,8 +705,10 @@ list_removals() {
   set -- "$APP/versions" "$CACHE" "$LOGS" "$STATE"
   [ "$PURGE" = no ] || set -- "$@" "$APP/models" "$APP/config.toml"
   for place in "$@"; do
-    [ ! -e "$place" ] || say "  $place ($(du -sh "$place" 2>/dev/null | cut -f 1))"
+    [ ! -e "$place" ] || say "  $place ($(size_of "$place"))"
   done
+  for client in $(connected); do say "  what \`swiftlmctl connect $client\` wrote"; done
+  completions | while IFS= read -r file; do say "  $file"; done
   for program in swiftlmctl swiftlmd; do
     if is_ours "$BIN/$program"; then say "  $BIN/$program"; fi
   done
@@ -720,6 +729,49 @@ agreed() {
     y | Y | yes) ;;
     *) fail 1 "nothing was removed" ;;
   esac
+}
+
+size_of() { du -sh "$1" 2>/dev/null | cut -f 1; }
+
+# The clients that `swiftlmctl connect` set up; what it changed is recorded in the state.
+connected() {
+  for record in "$STATE"/connect/*.json; do
+    [ ! -f "$record" ] || basename "$record" .json
+  done
+}
+
+give_clients_back() {
+  for client in $(connected); do
+    ctl connect "$client" --undo || note "$client still points to this service"
+  done
+}
+
+# What `swiftlmctl --install-completion` wrote for bash, zsh and fish. In ~/.zshrc it only switched
+# completion on, which other programs use: that stays.
+completions() {
+  is_ours "$BIN/swiftlmctl" || return 0
+  for file in "$HOME/.bash_completions/swiftlmctl.sh" "$HOME/.zfunc/_swiftlmctl" \
+    "$HOME/.config/fish/completions/swiftlmctl.fish"; do
+    [ ! -f "$file" ] || say "$file"
+  done
+}
+
+remove_completion() {
+  completions | while IFS= read -r file; do
+    rm -f "$file"
+    [ "${file##*.}" != sh ] || forget_in_bashrc "source '$file'"
+    rmdir "${file%/*}" 2>/dev/null || :
+  done
+}
+
+# Written through, not renamed: the file may be a link into a folder of dotfiles.
+forget_in_bashrc() {
+  bashrc=$HOME/.bashrc
+  grep -qxF "$1" "$bashrc" 2>/dev/null || return 0
+  grep -vxF "$1" "$bashrc" >"$bashrc.swiftlm" || :
+  cat "$bashrc.swiftlm" >"$bashrc" ||
+    fail $CANNOT_WRITE "cannot write $bashrc; what was in it is in $bashrc.swiftlm"
+  rm -f "$bashrc.swiftlm"
 }
 
 remove_links() {

@@ -147,6 +147,7 @@ def test_upgrade_switches_and_keeps_the_release_before(make_box: MakeBox) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Paris (0.2.0)" in done.stdout
     assert box.current() == "0.2.0"
+    assert "kept 0.1.0" in done.stdout
     assert len(list((box.app / "versions").iterdir())) == 2
     box.version("0.3.0")
     box.install()
@@ -347,6 +348,11 @@ def test_uninstall_leaves_what_it_says(make_box: MakeBox, kind: str) -> None:
     box = make_box(kind)
     assert box.install().returncode == 0
     (box.app / "models" / "mine").mkdir(parents=True)
+    completion, settings = complete_in_bash(box), box.home / ".claude" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text('{"mine": 1}')
+    box.ctl("connect", "claude-code")
+    assert "ANTHROPIC_BASE_URL" in settings.read_text()
     done = box.install("--uninstall")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kept" in done.stdout
@@ -354,6 +360,19 @@ def test_uninstall_leaves_what_it_says(make_box: MakeBox, kind: str) -> None:
     assert left <= {"config.toml", "models", "pulled"}
     assert not (box.home / ".local" / "bin" / "swiftlmctl").is_symlink()
     assert not list(box.home.rglob("*.plist"))
+    assert not completion.exists()
+    assert (box.home / ".bashrc").read_text() == "alias mine=ls\nexport MINE=1\n"
+    assert settings.read_text() == '{"mine": 1}'
+
+
+def complete_in_bash(box: InstallBox) -> Path:
+    """What typer's --install-completion makes, and the line by which bash reads it."""
+    folder = box.home / ".bash_completions"
+    folder.mkdir()
+    (folder / "swiftlmctl.sh").write_text("complete\n")
+    line = f"source '{folder / 'swiftlmctl.sh'}'"
+    (box.home / ".bashrc").write_text(f"alias mine=ls\n{line}\nexport MINE=1\n")
+    return folder
 
 
 def test_purge_asks_and_then_takes_everything(make_box: MakeBox) -> None:
