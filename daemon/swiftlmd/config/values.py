@@ -6,7 +6,7 @@ import json
 import math
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from swiftlmd.config.settings import NEVER, Form, Option
@@ -31,14 +31,14 @@ class BadValue(ValueError):
     """A value that its option does not take; the message names key, value and what it takes."""
 
     def __init__(self, option: Option, value: object) -> None:
-        super().__init__(f"{option.key} = {value!r}: must be {_expected(option)}")
+        super().__init__(f"{option.key} = {value!r}: must be {expected(option)}")
 
 
 def checked(option: Option, value: Any) -> Any:  # Any: TOML holds any type until it is checked here
     """`value` as config.toml holds it, in the type that Settings holds it in."""
     try:
         result = _READERS[option.form](value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise BadValue(option, value) from error
     if option.choices and result not in option.choices:
         raise BadValue(option, value)
@@ -86,6 +86,17 @@ def shown(option: Option, value: object) -> str:
     return str(value)
 
 
+def expected(option: Option) -> str:
+    """What the option takes, in words."""
+    if option.choices:
+        return "one of " + ", ".join(choice or '""' for choice in option.choices)
+    if option.form in (Form.INTEGER, Form.NUMBER) and option.maximum < 2**62:
+        return f"{option.form.value} from {option.minimum:g} to {option.maximum:g}"
+    if option.form in (Form.INTEGER, Form.NUMBER, Form.DURATION) and option.minimum > 0:
+        return f"{option.form.value}, at least {option.minimum:g}"
+    return option.form.value
+
+
 def size_bytes(text: str, whole: int) -> int | None:
     """The bytes that a SIZE value means (`whole` = 100 %); None for "auto", 0 for "off"."""
     word = text.strip().lower()
@@ -93,7 +104,7 @@ def size_bytes(text: str, whole: int) -> int | None:
         return None
     if word == "off":
         return 0
-    number, unit = _amount(word)
+    number, unit = _amount(word, (*_UNIT_BYTES, "%"))
     if unit == "%":
         return int(whole * number / 100)
     return int(number * _UNIT_BYTES[unit])
@@ -153,9 +164,7 @@ def _duration(value: object) -> float:
         return NEVER
     if word.startswith("-"):
         return NEVER if float(word) < 0 else 0.0
-    number, unit = _amount(word)
-    if unit not in _UNIT_S:
-        raise ValueError
+    number, unit = _amount(word, _UNIT_S)
     return number * _UNIT_S[unit]
 
 
@@ -169,14 +178,11 @@ def _size(value: object) -> str:
     return text
 
 
-def _amount(word: str) -> tuple[float, str]:
+def _amount(word: str, units: Collection[str]) -> tuple[float, str]:
     match = _AMOUNT.fullmatch(word)
-    if match is None:
+    if match is None or match[2].lower() not in units:
         raise ValueError(word)
-    unit = match[2].lower()
-    if unit != "%" and unit not in _UNIT_S and unit not in _UNIT_BYTES:
-        raise ValueError(word)
-    return float(match[1]), unit
+    return float(match[1]), match[2].lower()
 
 
 def _list_from(text: str) -> Any:  # Any: checked by the form
@@ -201,16 +207,6 @@ def _json(text: str) -> Any:  # Any: checked by the caller's form
         return json.loads(text)
     except json.JSONDecodeError:
         return text
-
-
-def _expected(option: Option) -> str:
-    if option.choices:
-        return "one of " + ", ".join(choice or '""' for choice in option.choices)
-    if option.form in (Form.INTEGER, Form.NUMBER) and option.maximum < 2**62:
-        return f"{option.form.value} from {option.minimum:g} to {option.maximum:g}"
-    if option.form in (Form.INTEGER, Form.NUMBER, Form.DURATION) and option.minimum > 0:
-        return f"{option.form.value}, at least {option.minimum:g}"
-    return option.form.value
 
 
 _READERS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,9 @@ def test_a_missing_file_means_the_defaults(file: Path) -> None:
         ("[log]\nlevel = 'loud'\n", "must be one of debug, info"),
         ("[engine]\nmemory_budget = '24 bananas'\n", "24GB"),
         ("[engine]\nmemory_budget = '160%'\n", "24GB"),
+        ("[engine]\nmemory_budget = '24m'\n", "24GB"),
+        (f"[engine]\nmemory_budget = '{'9' * 400}GB'\n", "24GB"),
+        (f"[models]\nkeep_alive = {'9' * 400}\n", "30m"),
         ("[models]\nkeep_alive = 'soon'\n", "30m"),
         ("[models]\naliases = ['a']\n", "table of text"),
         ("[models]\npreload = 'a'\n", "list of text"),
@@ -291,3 +295,11 @@ def test_a_public_address_without_a_key_is_a_bad_configuration() -> None:
     with pytest.raises(ConfigError, match="API key"):
         http_options(Settings(http_host="0.0.0.0"))
     assert http_options(Settings(http_host="0.0.0.0", http_api_keys=("k",))).host == "0.0.0.0"
+
+
+def test_changes_at_the_same_time_lose_nothing(file: Path) -> None:
+    live = LiveConfiguration(load(file, {}, {}), {}, {})
+    keys = [key for key, option in OPTIONS.items() if option.form is Form.DURATION]
+    with ThreadPoolExecutor(len(keys)) as pool:
+        list(pool.map(lambda key: live.set(key, "7"), keys))
+    assert all(getattr(live.settings, OPTIONS[key].name) == 7.0 for key in keys)
