@@ -32,7 +32,8 @@ from swiftlmd.config import command as config_command
 from swiftlmd.config.live import LiveConfiguration
 from swiftlmd.config.load import ConfigError, Configuration, load
 from swiftlmd.config.migrate import migrate
-from swiftlmd.config.settings import OPTIONS
+from swiftlmd.config.settings import OPTIONS, Option
+from swiftlmd.config.values import expected, shown
 from swiftlmd.daemon import Daemon, Surroundings
 from swiftlmd.engines.process import MAX_LOG_BYTES, engine_command, remove_stale_sockets, shorten
 from swiftlmd.http_options import http_options
@@ -186,9 +187,20 @@ def _parser() -> argparse.ArgumentParser:
     join_command.add_arguments(
         commands.add_parser("join", help="lend this machine to the group that another leads")
     )
-    serving = commands.add_parser("serve", help="run in the foreground")
+    serving = commands.add_parser(
+        "serve",
+        help="run in the foreground",
+        usage="swiftlmd serve [--TABLE-NAME VALUE ...]",
+        description="Each option may also stand in config.toml, or in the environment as "
+        "SWIFTLM_TABLE_NAME. A list is written A,B; a table NAME=VALUE,NAME=VALUE.",
+    )
     for option in OPTIONS.values():
         serving.add_argument(
-            option.flag, dest=option.key, metavar="VALUE", help=option.help.replace("%", "%%")
+            option.flag, dest=option.key, metavar="VALUE", help=_help(option).replace("%", "%%")
         )
     return parser
+
+
+def _help(option: Option) -> str:
+    default = "none" if option.secret else shown(option, option.default) or "empty"
+    return f"{option.help} Takes {expected(option)}; default: {default}."

@@ -58,7 +58,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--secret-file", type=Path, help="the group's secret")
     parser.add_argument("--folder", type=Path, help="the model's, if not where the leader has it")
     parser.add_argument("--parent", type=int, default=0, help="exit when this process is gone")
-    parser.add_argument("--log-level", default="info")
+    levels = ("debug", "info", "warning", "error")
+    parser.add_argument("--log-level", default="info", choices=levels)
     return parser.parse_args()
 
 

@@ -16,15 +16,18 @@ from swiftlm_proto.exit_codes import DaemonExit
 from swiftlmd.config.live import Entry, LiveConfiguration
 from swiftlmd.config.load import ConfigError, load
 
+_KEY = "as `swiftlmd config show` names it: http.port"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("show", help="print all options as JSON")
     verbs.add_parser("validate", help="check the file")
     setting = verbs.add_parser("set", help="set one option in the file")
-    setting.add_argument("key")
-    setting.add_argument("value")
-    verbs.add_parser("unset", help="take one option out of the file").add_argument("key")
+    setting.add_argument("key", help=_KEY)
+    setting.add_argument("value", help="as in TOML; quotes may be left off")
+    unsetting = verbs.add_parser("unset", help="take one option out of the file")
+    unsetting.add_argument("key", help=_KEY)
 
 
 def run(arguments: argparse.Namespace, path: Path, environ: Mapping[str, str]) -> int:

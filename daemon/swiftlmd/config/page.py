@@ -11,7 +11,7 @@ _INTRO = """\
 # Configuration
 
 `swiftlmctl config show --origin` prints what is in force and where each value comes from.
-A flag of `swiftlmctl serve` goes before `SWIFTLM_TABLE_NAME` in the environment, that before
+A flag of `swiftlmd serve` goes before `SWIFTLM_TABLE_NAME` in the environment, that before
 `config.toml`, that before the default. `swiftlmctl config set KEY VALUE` edits the file and keeps
 its comments; `config edit` opens it and checks it before it counts. An unknown key is an error
 that names the nearest one. SIGHUP (or `config set`) applies what can be applied; "restart" marks

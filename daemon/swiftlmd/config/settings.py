@@ -206,10 +206,10 @@ class Settings:
     engine_prefix_disk: str = _option(_SIZE, "auto", "Disk for KV kept across restarts.")
     engine_prefill_chunk: int = _option(_INTEGER, 0, "Tokens of prefill in one step; 0 = measured.")
     engine_prefill_slice_ms: int = _option(
-        _INTEGER, 0, "Longest wait of a decoding sequence for a prefill; 0 = default."
+        _INTEGER, 0, "Longest wait of a decoding sequence for a prefill; 0 = 250."
     )
     engine_max_queue: int = _option(
-        _INTEGER, 0, "Requests that may wait for a slot; 0 = default.", maximum=100_000
+        _INTEGER, 0, "Requests that may wait for a slot; 0 = 64.", maximum=100_000
     )
     engine_gpu_layers: str = _option(
         _TEXT, "all", "Layers on the accelerator: all, auto or a number."
@@ -237,7 +237,7 @@ class Settings:
         _TEXT, "", "Draft model for speculative decoding, `ngram`, or empty for none."
     )
     engine_draft_tokens: int = _option(
-        _INTEGER, 0, "Tokens drafted ahead; 0 = default.", maximum=64
+        _INTEGER, 0, "Tokens drafted ahead; 0 = 4, with `ngram` 8.", maximum=64
     )
     engine_template_kwargs: Mapping[str, str] = _option(
         _TABLE, {}, "Values (JSON) handed to every chat template."
