@@ -27,7 +27,9 @@ def register(app: typer.Typer) -> None:
 
 def calibrate(
     model: Annotated[str, typer.Argument(help="A model; without one the default.")] = "",
-    full: Annotated[bool, typer.Option("--full", help="Minutes instead of seconds.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Up to five minutes; else about one.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Measure a model here; plans use the record. A request that comes ends it."""

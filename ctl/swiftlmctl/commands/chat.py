@@ -19,9 +19,19 @@ if TYPE_CHECKING:
 
 OfModel = Annotated[str, typer.Option("--model", "-m", help="Without it the default model.")]
 System = Annotated[str, typer.Option("--system", "-s", help="What the model is told first.")]
-MaxTokens = Annotated[int | None, typer.Option("--max-tokens", "-n", min=1)]
-Temperature = Annotated[float | None, typer.Option("--temperature", "-t", min=0)]
-Seed = Annotated[int | None, typer.Option(min=0)]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option("--max-tokens", "-n", min=1, help="Tokens of an answer; else what fits."),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(
+        "--temperature", "-t", min=0, max=2, help="0 = the likeliest; else as configured."
+    ),
+]
+Seed = Annotated[
+    int | None, typer.Option(min=0, max=2**64 - 1, help="The same seed draws the same answer.")
+]
 Think = Annotated[
     bool | None, typer.Option("--think/--no-think", help="For models that can reason.")
 ]

@@ -54,7 +54,8 @@ def _take_back(client: Client) -> None:
     from swiftlmctl.connect.undo import UndoLedger
 
     path = UndoLedger(locate().state / "connect").undo(client.name)
-    output.say(f"{path} is as it was before")
+    gone = "is removed, there was none before"
+    output.say(f"{path} {'is as it was before' if path.exists() else gone}")
 
 
 def _set_up(client: Client, service: Service, only_print: bool) -> None:

@@ -14,12 +14,29 @@ if TYPE_CHECKING:
 _MOST = 2**31 - 1  # that a message carries: a larger number would arrive as another one
 
 Context = Annotated[
-    int | None, typer.Option("--context", "--ctx", min=1, max=_MOST, help="Tokens of context.")
+    int | None,
+    typer.Option(
+        "--context", "--ctx", min=1, max=_MOST, help="Tokens of context; else what the plan allows."
+    ),
 ]
-Parallel = Annotated[int | None, typer.Option(min=1, max=_MOST, help="Sequences decoded together.")]
-Kv = Annotated[str | None, typer.Option(help="Format of the KV cache: auto, fp16, turbo, k4v3 ...")]
-Budget = Annotated[str | None, typer.Option("--memory-budget", help="For all models: 12GB, 70%.")]
-Dtype = Annotated[str | None, typer.Option(help="Instead of the model's own.")]
+Parallel = Annotated[
+    int | None,
+    typer.Option(min=1, max=_MOST, help="Sequences decoded together; else what the plan allows."),
+]
+Kv = Annotated[
+    str | None,
+    typer.Option(
+        help="Format of the KV cache: auto, fp16, turbo (= k4v3), k4v4, k8v3, spec or spec-srht."
+    ),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option("--memory-budget", help="What all models together may hold: auto, 12GB, 70%."),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="Number type of activations: float32, float16, bfloat16; else the model's."),
+]
 GpuLayers = Annotated[
     int | None,
     typer.Option(
@@ -28,10 +45,23 @@ GpuLayers = Annotated[
         help="First layers on the accelerator, rest on the CPU.",
     ),
 ]
-Stream = Annotated[str | None, typer.Option("--stream-experts", help="auto, on or off.")]
-Slots = Annotated[int | None, typer.Option("--expert-slots", min=1, max=_MOST, help="Per layer.")]
+Stream = Annotated[
+    str | None,
+    typer.Option(
+        "--stream-experts", help="Read experts, or whole layers, from disk: auto, on, off."
+    ),
+]
+Slots = Annotated[
+    int | None,
+    typer.Option(
+        "--expert-slots", min=1, max=_MOST, help="Experts kept in memory per layer, streaming."
+    ),
+]
 TopK = Annotated[
-    int | None, typer.Option("--top-k-experts", min=1, max=_MOST, help="Fewer than trained.")
+    int | None,
+    typer.Option(
+        "--top-k-experts", min=1, max=_MOST, help="Experts used per token, fewer than trained."
+    ),
 ]
 NoCache = Annotated[
     str | None,
@@ -40,11 +70,19 @@ NoCache = Annotated[
 Prefetch = Annotated[
     str | None, typer.Option("--ssd-prefetch", help="Read ahead of need: off, next-router.")
 ]
-Draft = Annotated[str | None, typer.Option(help="A draft model, ngram or off.")]
+Draft = Annotated[str | None, typer.Option(help="Speculate with a draft model, with ngram; off.")]
 DraftTokens = Annotated[
-    int | None, typer.Option("--draft-tokens", min=1, max=_MOST, help="Drafted per step.")
+    int | None,
+    typer.Option(
+        "--draft-tokens", min=1, max=_MOST, help="Drafted per step; else 4, with ngram 8."
+    ),
 ]
-Chunk = Annotated[int | None, typer.Option("--prefill-chunk", min=1, max=_MOST, help="Tokens.")]
+Chunk = Annotated[
+    int | None,
+    typer.Option(
+        "--prefill-chunk", min=1, max=_MOST, help="Tokens of prefill in one step; else measured."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:

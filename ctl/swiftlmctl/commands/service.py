@@ -20,9 +20,9 @@ Wait = Annotated[
 ]
 Kill = Annotated[bool, typer.Option("--force", help="Kill it; requests in flight are lost.")]
 Activation = Annotated[
-    bool, typer.Option("--socket-activation", help="Let launchd own the admin socket.")
+    bool, typer.Option("--socket-activation", help="Let launchd or systemd own the admin socket.")
 ]
-NoStart = Annotated[bool, typer.Option("--no-start", help="Register only.")]
+NoStart = Annotated[bool, typer.Option("--no-start", help="Register the service, do not start it.")]
 
 # A first start after an upgrade may be held up by the malware scan.
 _READY_S = 90.0
