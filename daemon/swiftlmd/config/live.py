@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ class LiveConfiguration:
         self._configuration = configuration
         self._environ = environ
         self._flags = flags
+        self._changing = threading.Lock()  # guards read, change and write of the file
 
     @property
     def settings(self) -> Settings:
@@ -57,13 +59,15 @@ class LiveConfiguration:
 
     def set(self, key: str, text: str) -> Changes:
         """Writes one option into the file and takes it over; raises ConfigError."""
-        set_value(self.path, key, text, self._environ)
-        return self.reload()
+        with self._changing:
+            set_value(self.path, key, text, self._environ)
+            return self.reload()
 
     def unset(self, key: str) -> Changes:
         """Removes one option from the file; raises ConfigError."""
-        unset_value(self.path, key, self._environ)
-        return self.reload()
+        with self._changing:
+            unset_value(self.path, key, self._environ)
+            return self.reload()
 
     def entries(self, prefix: str = "") -> list[Entry]:
         """Every option, or those whose key or table is `prefix`."""
