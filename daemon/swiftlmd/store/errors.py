@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from swiftlm_proto import messages as m
 from swiftlmd.faults import ServiceError
 
@@ -25,10 +27,24 @@ class PullCancelled(ServiceError):
 
 
 class DiskFull(ServiceError):
-    """Told before the first byte."""
+    """Told before the first byte, where sizes are known."""
 
     def __init__(self, message: str) -> None:
         super().__init__(m.FaultKind.INTERNAL, message, code="disk_full", status=507)
+
+
+class DiskFailed(ServiceError):
+    """The disk refused; whoever owns it must act."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(m.FaultKind.INTERNAL, message, code="disk_failed")
+
+
+def disk_failed(what: str, error: OSError) -> ServiceError:
+    """The fault for an error of the file system in the middle of some work."""
+    where = f" ({error.filename})" if error.filename else ""
+    message = f"{what}: {error.strerror or error}{where}"
+    return DiskFull(message) if error.errno == errno.ENOSPC else DiskFailed(message)
 
 
 class BadModelName(ServiceError):

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from swiftlmd.store.entries import PullProgress, Stage
-from swiftlmd.store.errors import PullCancelled
+from swiftlmd.store.errors import PullCancelled, disk_failed
 from swiftlmd.store.records import Wanted
 
 Report = Callable[[PullProgress], None]
@@ -30,7 +30,10 @@ class Job:
         self.task.add_done_callback(lambda _: self._changed.set())
 
     async def _run(self, work: Work) -> None:
-        model = await work(self._announce)
+        try:
+            model = await work(self._announce)
+        except OSError as error:
+            raise disk_failed(f"'{self.name}' could not be made", error) from error
         self._announce(dataclasses.replace(self.latest, stage=Stage.DONE, model=model))
 
     def _announce(self, report: PullProgress) -> None:
@@ -65,7 +68,8 @@ class Jobs:
 
     async def follow(self, wanted: Wanted, work: Work) -> AsyncGenerator[PullProgress, None]:
         """Start the pull, or join the one that runs; it stops when nobody follows it any more."""
-        job = self._jobs.get(wanted)
+        while (job := self._jobs.get(wanted)) is not None and job.task.cancelling():
+            await asyncio.wait({job.task})  # its last follower has just left
         if job is None:
             job = self._jobs[wanted] = Job(wanted.name, work)
             job.task.add_done_callback(lambda _: self._jobs.pop(wanted, None))

@@ -18,7 +18,7 @@ from swiftlmd.faults import ModelNotFound, ServiceError
 from swiftlmd.store import builtin, discovery, hub_cache, names, places, usage
 from swiftlmd.store.discovery import Offer, Outline
 from swiftlmd.store.entries import PullProgress, RemovedModel, Source, Stage, StoredModel
-from swiftlmd.store.errors import BadModelName, NotRemovable
+from swiftlmd.store.errors import BadModelName, NotRemovable, disk_failed
 from swiftlmd.store.jobs import Jobs
 from swiftlmd.store.options import StoreOptions
 from swiftlmd.store.pulls import Pulls
@@ -168,7 +168,10 @@ class ModelStore:
         """
         model = await self._must_find(name)
         await self._jobs.cancel(name)
-        return await asyncio.to_thread(self._remove, model, dry_run)
+        try:
+            return await asyncio.to_thread(self._remove, model, dry_run)
+        except OSError as error:
+            raise disk_failed(f"'{name}' could not be removed", error) from error
 
     def resume(self) -> None:
         """Go on with the pulls that the last daemon left unfinished."""
