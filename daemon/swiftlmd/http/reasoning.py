@@ -10,7 +10,6 @@ from swiftlmd.http.errors import invalid
 from swiftlmd.http.schema import Body, Int
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-_MORE_THAN_A_LITTLE = EFFORTS[2:]
 
 
 class ReasoningOptions(Body):

@@ -15,7 +15,6 @@ from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
 GROUP = 32
-_SUPER = 256  # weights in one block of the K types
 _ONE, _FOUR = np.uint8(1), np.uint8(4)  # typed, so that shifts stay bytes
 
 Bytes = NDArray[np.uint8]
@@ -68,7 +67,6 @@ class Layout:
 
     bits: int
     block_bytes: int
-    block_weights: int
     read: Callable[[Bytes], Affine]
 
     def affine(self, rows: Bytes) -> Affine:
@@ -158,13 +156,13 @@ def _q5_k(blocks: Bytes) -> Affine:
 
 
 EXACT: dict[Type, Layout] = {
-    Type.Q4_0: Layout(4, 18, GROUP, _q4_0),
-    Type.Q4_1: Layout(4, 20, GROUP, _q4_1),
-    Type.Q5_0: Layout(5, 22, GROUP, _q5_0),
-    Type.Q5_1: Layout(5, 24, GROUP, _q5_1),
-    Type.Q8_0: Layout(8, 34, GROUP, _q8_0),
-    Type.Q4_K: Layout(4, 144, _SUPER, _q4_k),
-    Type.Q5_K: Layout(5, 176, _SUPER, _q5_k),
+    Type.Q4_0: Layout(4, 18, _q4_0),
+    Type.Q4_1: Layout(4, 20, _q4_1),
+    Type.Q5_0: Layout(5, 22, _q5_0),
+    Type.Q5_1: Layout(5, 24, _q5_1),
+    Type.Q8_0: Layout(8, 34, _q8_0),
+    Type.Q4_K: Layout(4, 144, _q4_k),
+    Type.Q5_K: Layout(5, 176, _q5_k),
 }
 
 DENSE = frozenset({Type.F32, Type.F16, Type.BF16, Type.F64})

@@ -4,7 +4,7 @@ Nobody configures it: the chat template and the vocabulary give it away.
 """
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from swiftlm_engine.text.blocks import block_finder, find_harmony_block
@@ -184,6 +184,3 @@ def _open_header(tail: str, start: str) -> str:
 def _closed_by(tail: str, tags: Collection[Tags]) -> bool:
     stripped = tail.rstrip()
     return any(stripped.endswith(pair.closer) for pair in tags)
-
-
-MakeReader = Callable[[Emitter, Reading], Reader]

@@ -195,7 +195,6 @@ def test_tightest_limit_binds(
 ) -> None:
     made = plan.make_plan(dense, PlanRequest(context=4096, parallel=1), machine)
     assert made.binding.name == binding
-    assert next(row for row in made.table_rows() if row[3].endswith("binds"))[0] == binding
 
 
 def test_buffer_larger_than_metal_allows_is_refused(dense: facts.ModelFacts) -> None:

@@ -21,7 +21,6 @@ from .safetensors import Tensor
 from .sorting import sort_weights
 from .weights import Part, Weights
 
-_ITEMSIZE = {"F16": 2, "BF16": 2, "F32": 4}
 _DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 _EMBEDDING = ("embed_tokens.", "wte.", "word_embeddings.", "tok_embeddings.", "embeddings.")
 

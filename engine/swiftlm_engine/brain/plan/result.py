@@ -165,17 +165,6 @@ class Plan:
     def request_bytes(self, prompt_tokens: int, max_tokens: int) -> int:
         return self.request_cost(prompt_tokens, max_tokens).total_bytes
 
-    def table_rows(self) -> list[tuple[str, str, str, str]]:
-        """(what, size, source, note) per term, then the sum, then the limits; ready to print."""
-        rows = [(t.kind.value, gigabytes(t.bytes), t.source.value, t.note) for t in self.terms]
-        rows.append(("total", gigabytes(self.total_bytes), "", f"{self.strategy}"))
-        for limit in self.limits:
-            counted = self.need.counted_by(limit)
-            mark = "binds" if limit is self.binding else ""
-            note = f"{gigabytes(counted)} counted" + (f", {mark}" if mark else "")
-            rows.append((limit.name, gigabytes(limit.bytes), "limit", note))
-        return rows
-
     @property
     def terms(self) -> tuple[Term, ...]:
         return self.need.terms
