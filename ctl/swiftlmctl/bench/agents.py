@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any  # JSON values
 
 from swiftlmctl.bench import texts
 from swiftlmctl.bench.endpoint import Message, Refused, Reply
+from swiftlmctl.bench.outlook import Ask, announce
 from swiftlmctl.bench.report import Report
 from swiftlmctl.bench.session import Session, objection, seconds, tell
 
 COLUMNS = ("turn", "prompt", "from cache", "first token", "of cold", "total")
 _NEW_TOKENS = 32
 _HISTORY_SHARE = 0.6  # of the context: the file that the agent has read
-_HISTORY_TOKENS = 6_000
+FULL, QUICK = 6_000, 1_200  # tokens of that file
+_TURN_TOKENS = 110  # of a turn's new messages, about
 _NEW_TURN_ROOM = 64  # tokens that a turn may prefill besides its own new messages
 
 
-def fill(report: Report, session: Session) -> None:
+def fill(report: Report, session: Session, history_tokens: int) -> None:
     """Each turn sends the whole history again, as agents do; only what is new may be prefilled."""
     loop = _recorded()
     loaded = session.load()
-    history_tokens = min(_HISTORY_TOKENS, int(loaded.context * _HISTORY_SHARE))
+    history_tokens = min(history_tokens, int(loaded.context * _HISTORY_SHARE))
+    asks = list(_asks(history_tokens, len(loop["turns"])))
+    announce(session, asks * session.runs, loaded.context, smaller="--quick, or --runs 1")
     file = texts.prose_of(history_tokens, session.count_tokens, seed=6)
     system = {"role": "system", "content": loop["system"].replace("{file}", file)}
     replays: list[list[Reply]] = []
@@ -37,6 +41,12 @@ def fill(report: Report, session: Session) -> None:
     finally:
         if replays:
             _rows(report, replays)
+
+
+def _asks(history_tokens: int, num_turns: int) -> Iterator[Ask]:
+    for turn in range(num_turns):
+        prompt = history_tokens + _TURN_TOKENS * (turn + 1)
+        yield Ask(prompt, _NEW_TOKENS, prompt - _TURN_TOKENS if turn else 0)
 
 
 def _rows(report: Report, replays: list[list[Reply]]) -> None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from swiftlmctl.bench import texts
 from swiftlmctl.bench.endpoint import Endpoint, Refused, Reply
 from swiftlmctl.bench.figures import Figure, ratio
+from swiftlmctl.bench.outlook import Ask, announce
 from swiftlmctl.bench.report import Report
-from swiftlmctl.bench.session import objection, seconds, speed, tell
+from swiftlmctl.bench.session import Session, objection, seconds, speed, tell
 
 _LENGTHS = {"short question": 0, "page of text": 24, "long text": 160}  # sentences
 _NEW_TOKENS = 64
 COLUMNS = ("prompt", "measure", "ours", "other", "ratio")
 
 
-def fill(report: Report, ours: Endpoint, other: Endpoint, runs: int) -> None:
+def fill(report: Report, session: Session, other: Endpoint) -> None:
     """Ratios are ours over theirs for speed, theirs over ours for time: above 1 we are faster."""
+    _announce(session)
+    ours, runs = session.endpoint, session.runs
     for name, num_sentences in _LENGTHS.items():
         try:
             replies = _asked((ours, other), name, num_sentences, runs)
@@ -22,6 +25,16 @@ def fill(report: Report, ours: Endpoint, other: Endpoint, runs: int) -> None:
             report.add(name, "refused", error)
             continue
         _rows(report, name, replies[ours], replies[other])
+
+
+def _announce(session: Session) -> None:
+    """As if the other server were as fast as ours."""
+    context = session.load().context
+    asks = []
+    for num_sentences in _LENGTHS.values():
+        [question] = _question(num_sentences, 0)
+        asks.append(Ask(session.count_tokens(question["content"]), _NEW_TOKENS))
+    announce(session, asks * 2 * (session.runs + 1), context, smaller="--runs 1")
 
 
 def _asked(

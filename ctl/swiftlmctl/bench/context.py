@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from swiftlmctl.bench import texts
 from swiftlmctl.bench.endpoint import Reply
 from swiftlmctl.bench.figures import Figure
+from swiftlmctl.bench.outlook import Ask, announce
 from swiftlmctl.bench.report import Report
 from swiftlmctl.bench.session import Session, objection, seconds, speed, tell
 from swiftlmctl.errors import CtlError
@@ -39,6 +40,10 @@ def fill(
         except CtlError as error:
             report.add(name, "", f"refused: {error}")
             continue
+        if name == configurations[0]:
+            within = [Ask(length, _NEW_TOKENS) for length in contexts if length <= loaded.context]
+            asks = within * len(configurations) * (session.runs + 1)
+            announce(session, asks, loaded.context, smaller="--runs 1, or shorter --contexts")
         if read := session.read_from_disk():
             report.notes.append(f"{name}: {read}.")
         for context in contexts:

@@ -8,13 +8,14 @@ from swiftlm_proto import messages as m
 from swiftlmctl.bench import texts
 from swiftlmctl.bench.endpoint import Endpoint, Reply
 from swiftlmctl.bench.figures import Figure
+from swiftlmctl.bench.outlook import Ask, announce
 from swiftlmctl.bench.report import Report
 from swiftlmctl.bench.session import Session, models, objection, seconds, speed, tell
 from swiftlmctl.errors import CtlError
 from swiftlmctl.output import size_text
 
 COLUMNS = ("model", "first token", "generation", "peak", "footprint")
-_PROMPT_SENTENCES = 24
+_PROMPT_SENTENCES, _PROMPT_TOKENS = 24, 500  # about
 _NEW_TOKENS = 96
 _FAVOURITES = ("gemma-4-e2b", "gemma-4-e4b", "gemma-4-26b-a4b", "gemma-4-31b")
 
@@ -40,7 +41,9 @@ def _row(report: Report, session: Session, name: str) -> None:
 
     tell(f"loading {name}")
     try:
-        session.load()
+        context = session.load().context
+        asks = [Ask(_PROMPT_TOKENS, _NEW_TOKENS)] * (session.runs + 1)
+        announce(session, asks, context, smaller="--runs 1")
         replies = session.repeated(ask)
         memory = session.memory()
         session.unload()  # the next one gets the whole machine

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Runs = Annotated[int, typer.Option(min=1, help="Measurements of each cell, after a warm-up.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder of the page, the plots and the JSON.")]
 Key = Annotated[str, typer.Option("--key", envvar="SWIFTLM_API_KEY", help="API key.")]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Shorter texts and fewer checks; the report is named so.")
+]
 HERE = Path()
 
 
@@ -83,14 +86,21 @@ def context(
     _finish(report, out, json)
 
 
-def cache(model: OptionalModel = "", out: Out = HERE, key: Key = "", json: Json = False) -> None:
+def cache(
+    model: OptionalModel = "",
+    quick: Quick = False,
+    out: Out = HERE,
+    key: Key = "",
+    json: Json = False,
+) -> None:
     """Whether the prefix cache hits, repeats the text and stays bounded."""
     from swiftlmctl.bench import cache as bench
     from swiftlmctl.bench.report import Report
 
     session = _session(model, 1, key)
-    report = Report(f"cache {session.endpoint.model}", bench.COLUMNS, "first token")
-    _measure(report, lambda: bench.fill(report, session))
+    name = _name("cache", session, quick)
+    report = Report(name, bench.COLUMNS, "first token")
+    _measure(report, lambda: bench.fill(report, session, bench.QUICK if quick else bench.FULL))
     _finish(report, out, json)
 
 
@@ -115,6 +125,7 @@ def models(
 def agents(
     model: OptionalModel = "",
     runs: Runs = 3,
+    quick: Quick = False,
     out: Out = HERE,
     key: Key = "",
     json: Json = False,
@@ -124,14 +135,16 @@ def agents(
     from swiftlmctl.bench.report import Report
 
     session = _session(model, runs, key)
-    report = Report(f"agents {session.endpoint.model}", bench.COLUMNS, "first token")
-    _measure(report, lambda: bench.fill(report, session))
+    name = _name("agents", session, quick)
+    report = Report(name, bench.COLUMNS, "first token")
+    _measure(report, lambda: bench.fill(report, session, bench.QUICK if quick else bench.FULL))
     _finish(report, out, json)
 
 
 def quality(
     model: OptionalModel = "",
     formats: Annotated[str, typer.Option(help="KV formats, with commas.")] = "fp16,k4v3",
+    quick: Quick = False,
     out: Out = HERE,
     key: Key = "",
     json: Json = False,
@@ -142,9 +155,10 @@ def quality(
 
     names = [name.strip() for name in formats.split(",")]
     session = _session(model, 1, key)
-    report = Report(f"quality {session.endpoint.model}", bench.COLUMNS)
+    sizes = bench.QUICK if quick else bench.FULL
+    report = Report(_name("quality", session, quick), bench.COLUMNS)
     with session.given_back():
-        _measure(report, lambda: bench.fill(report, session, names))
+        _measure(report, lambda: bench.fill(report, session, names, sizes))
     _finish(report, out, json)
 
 
@@ -163,11 +177,16 @@ def compare(
     from swiftlmctl.bench.endpoint import Endpoint
     from swiftlmctl.bench.report import Report
 
-    ours = _endpoint(model, key)
-    other = Endpoint(url.rstrip("/"), other_model or ours.model, their_key)
-    report = Report(f"compare {ours.model} with {other.url}", bench.COLUMNS, "generation")
-    _measure(report, lambda: bench.fill(report, ours, other, runs))
+    session = _session(model, runs, key)
+    ours = session.endpoint.model
+    other = Endpoint(url.rstrip("/"), other_model or ours, their_key)
+    report = Report(f"compare {ours} with {other.url}", bench.COLUMNS, "generation")
+    _measure(report, lambda: bench.fill(report, session, other))
     _finish(report, out, json)
+
+
+def _name(verb: str, session: Session, quick: bool) -> str:
+    return f"{verb} {session.endpoint.model}" + (", quick" if quick else "")
 
 
 def _session(model: str, runs: int, key: str) -> Session:

@@ -10,9 +10,10 @@ import pytest
 from swiftlmctl.bench import compare, picture, quality, texts
 from swiftlmctl.bench.endpoint import Endpoint, Refused, Reply, _collect
 from swiftlmctl.bench.figures import Figure, ratio
+from swiftlmctl.bench.outlook import Ask, Probe, Speed, duration
 from swiftlmctl.bench.report import Report, save
 from swiftlmctl.bench.sense import complaint
-from swiftlmctl.bench.session import objection, speed
+from swiftlmctl.bench.session import Session, objection, speed
 from swiftlmctl.commands.bench import _measure
 from swiftlmctl.errors import CtlError
 
@@ -163,8 +164,9 @@ def test_a_prompt_too_long_for_a_server_is_a_row_and_the_others_are_compared(mon
         return reply(STORY)
 
     monkeypatch.setattr(Endpoint, "chat", chat)
+    monkeypatch.setattr(compare, "_announce", lambda session: None)
     report = Report("compare", compare.COLUMNS)
-    compare.fill(report, Endpoint("http://a/v1", "m"), Endpoint("http://b/v1", "m"), 2)
+    compare.fill(report, Session(Endpoint("http://a/v1", "m"), 2), Endpoint("http://b/v1", "m"))
     assert [row[:2] for row in report.rows[-2:]] == [
         ("page of text", "generation"),
         ("long text", "refused"),
@@ -187,3 +189,48 @@ def test_a_picture_marks_what_is_ours_and_stands_on_white():
 
 def test_a_ratio_is_of_medians():
     assert ratio(Figure((1, 4, 9)), Figure((2, 2, 2))) == "2.00 x"
+
+
+def test_an_outlook_prices_attention_over_what_a_prompt_has_before_it():
+    # 4 ms a token and 1 us more for each token before it; 50 ms for a new one, and 20 us.
+    def probe(tokens: int) -> Probe:
+        return Probe(tokens, tokens * (4e-3 + 1e-6 * tokens), 0.05 + 2e-5 * tokens)
+
+    speed = Speed(probe(256), probe(1024))
+    assert speed.seconds(Ask(6_000, 0)) == pytest.approx(24 + 36)
+    assert speed.seconds(Ask(6_000, 0, cached=5_000)) == pytest.approx(60 - 45)
+    assert speed.seconds(Ask(1_000, 10)) == pytest.approx(5 + 0.7)
+
+
+def test_an_outlook_of_a_machine_that_got_faster_between_its_probes_is_not_negative():
+    speed = Speed(Probe(256, 2.0, 0.2), Probe(1024, 4.0, 0.1))
+    assert speed.seconds(Ask(6_000, 10)) == pytest.approx(6_000 / 256 + 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "1 seconds"), (40, "40 seconds"), (420, "7 min"), (9e3, "2.5 h")],
+)
+def test_durations_are_round(seconds, words):
+    assert duration(seconds).startswith(words)
+
+
+class Answers:
+    """An endpoint that gives one text to everything."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def chat(self, messages, **fields):
+        if "tools" in fields:
+            raise Refused("400 this model has no chat template; send a plain prompt instead")
+        return reply(self.text)
+
+
+def test_what_a_grammar_did_not_hold_and_a_story_without_sense_are_promises_not_kept():
+    report = Report("quality", quality.COLUMNS)
+    broken = Answers('{"city": "Ki')
+    assert quality._valid(report, "fp16: JSON", 2, quality._is_json(broken)) == "0 of 2"
+    assert "repeats" in quality._sense(report, "fp16", Answers("ha " * 90))
+    assert "no chat" in quality._valid(report, "fp16: calls", 2, quality._is_call(broken))
+    assert [promise[:14] for promise in report.failed] == ["fp16: JSON: 2 ", "fp16: a story "]
