@@ -12,9 +12,10 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -24,8 +25,15 @@ from swiftlmd import logs
 from swiftlmd.admin import AdminService
 from swiftlmd.admin_socket import OwnerOnlyServer
 from swiftlmd.admission import Admission
-from swiftlmd.breaker import HEALTHY_AFTER_S, Breaker
+from swiftlmd.breaker import Breaker
 from swiftlmd.calibration import CalibrationDesk, CalibrationStore, Calibrator
+from swiftlmd.chores import (
+    kept_up,
+    prove_health,
+    restore_when_calm,
+    shorten_logs,
+    test_after_waking,
+)
 from swiftlmd.clock import Clock, SystemClock
 from swiftlmd.cluster.checks import Examiner
 from swiftlmd.cluster.service import ClusterService
@@ -36,7 +44,6 @@ from swiftlmd.config.settings import Settings
 from swiftlmd.disk_speeds import DiskSpeeds
 from swiftlmd.doctor import Doctor
 from swiftlmd.engines.engine import EngineLauncher
-from swiftlmd.engines.process import MAX_LOG_BYTES, shorten
 from swiftlmd.faults import ServiceError
 from swiftlmd.http.app import make_app, make_runner
 from swiftlmd.http.parts import GUARD
@@ -52,7 +59,6 @@ from swiftlmd.planning import BrainPlanner, plan_request
 from swiftlmd.power import SleepGuard, WakeWatch, find_assertion, seconds_with_sleep
 from swiftlmd.reclaim import EngineReclaimer
 from swiftlmd.residency import Residency
-from swiftlmd.self_test import test_engines
 from swiftlmd.service import About, Service
 from swiftlmd.store import ModelStore
 from swiftlmd.store.options import from_settings
@@ -62,9 +68,6 @@ from swiftlmd.thermal import system_thermal
 
 log = logging.getLogger(__name__)
 
-_CALM_S = 60.0
-_CHORE_S = 5.0
-_LOG_CARE_S = 600.0
 _CLOSE_S = 2.0
 
 
@@ -131,7 +134,7 @@ class Daemon:
             limits=self._machine.limits,
             clock=self._clock,
             settings=self._settings,
-            quiet=lambda: not len(self._service.requests) and self._watch.level is Level.CALM,
+            quiet=lambda: not len(self._service.requests) and self._is_calm(),
         )
         self._service = Service(
             clock=self._clock,
@@ -314,39 +317,20 @@ class Daemon:
             wanted=lambda: self._settings().power_prevent_sleep,
             busy=lambda: len(self._service.requests) > 0,
         )
+        given, restore = self._given, self._reclaimer.restore
         for name, chore in (
             ("memory", self._watch.run),
             ("price check", PriceCheck(self._residency, self._ratios, clock).run),
             ("calibration", self._calibrator.run),
             ("sleep guard", guard.run),
             ("wake watch", WakeWatch(clock, seconds_with_sleep, woken).run),
-            ("self-test", self._test_after_waking),
-            ("health", self._prove_health),
-            ("calm", self._restore_when_calm),
+            ("self-test", partial(test_after_waking, self._residency, self._woken, clock)),
+            ("health", partial(prove_health, given.breaker, given.paths.fatal_file, clock)),
+            ("calm", partial(restore_when_calm, self._is_calm, restore, clock)),
             ("preload", self._preload),
-            ("log care", self._shorten_logs),
+            ("log care", partial(shorten_logs, given.paths.logs, clock)),
         ):
-            yield _kept_up(name, chore, clock)
-
-    async def _test_after_waking(self) -> None:
-        while True:
-            await self._woken.wait()
-            self._woken.clear()
-            await test_engines(self._residency, self._clock)
-
-    async def _prove_health(self) -> None:
-        """A minute without trouble: earlier failed starts no longer count."""
-        await self._clock.sleep(HEALTHY_AFTER_S)
-        self._given.breaker.clear()
-        self._given.paths.fatal_file.unlink(missing_ok=True)
-
-    async def _restore_when_calm(self) -> None:
-        calm_s = 0.0
-        while True:
-            await self._clock.sleep(_CHORE_S)
-            calm_s = calm_s + _CHORE_S if self._watch.level is Level.CALM else 0.0
-            if calm_s >= _CALM_S:
-                await self._reclaimer.restore()
+            yield kept_up(name, chore, clock)
 
     async def _preload(self) -> None:
         await self._service.list_models()  # status shows what lies here, from the start
@@ -358,14 +342,6 @@ class Daemon:
             except ServiceError as error:
                 log.error("preload failed model=%s: %s", name, error)
 
-    async def _shorten_logs(self) -> None:
-        """Logs that other processes append to cannot be rotated, only cut."""
-        folder = self._given.paths.logs
-        while True:
-            await self._clock.sleep(_LOG_CARE_S)
-            for path in (*folder.glob("engine-*.log"), folder / "launchd.log"):
-                await asyncio.to_thread(shorten, path, MAX_LOG_BYTES)
-
     def _warnings(self) -> list[str]:
         found = []
         if self._config_error:
@@ -376,23 +352,15 @@ class Daemon:
         engines = len(self._residency.pids()) - 1
         if wired := wired_without_owner(self._watch.last, engines):
             found.append(wired)
-        if self._watch.level is not Level.CALM:
+        if not self._is_calm():
             found.append(f"memory is short ({self._watch.level.name.lower()} limit)")
         return found
 
+    def _is_calm(self) -> bool:
+        return self._watch.level is Level.CALM
+
     def _settings(self) -> Settings:
         return self._configuration.settings
-
-
-async def _kept_up(name: str, chore: Callable[[], Awaitable[None]], clock: Clock) -> None:
-    """Root of a chore's task: one that fails is logged and begun again, never the daemon's end."""
-    while True:
-        try:
-            await chore()
-            return
-        except Exception:
-            log.exception("chore failed, starting it again name=%s", name)
-            await clock.sleep(_CHORE_S)
 
 
 async def _close(server: OwnerOnlyServer) -> None:
