@@ -11,9 +11,12 @@ import pytest
 from engine_harness import EngineHarness
 from tiny_models import make_model
 
+from swiftlm_engine.device import Device
 from swiftlm_engine.generation import EndReason, GenerateJob
+from swiftlm_engine.loader import load_weights
 from swiftlm_engine.sampling.settings import SamplingSettings
 from swiftlm_engine.streaming import policy_choice
+from swiftlm_engine.streaming.report import StreamOptions
 from swiftlm_engine.streaming.slots import PolicyKind
 from swiftlm_engine.streaming.trace import Trace
 from swiftlm_engine.turboquant import policy
@@ -109,6 +112,27 @@ def test_every_counter_moves_and_agrees_with_what_the_routers_asked_for(tmp_path
     assert shown["syncs"] == sum(layer.calls for layer in layers.values())
     for name in ("read_wall_s", "read_busy_s", "sync_s", "gb_per_s", "hits", "evictions"):
         assert shown[name] > 0, name
+
+
+def test_nothing_is_read_over_weights_that_an_output_still_needs(tmp_path):
+    folder = make_model("qwen3_moe", tmp_path, num_experts=40)
+
+    def experts(options):
+        loaded = load_weights(folder, "", Device.CPU, lambda *_: None, options)
+        return loaded.model.layers[0].mlp.switch_mlp
+
+    resident, streamed = experts(None), experts(StreamOptions(slots=2))
+    x = mx.random.normal((1, 40, 64))
+    first, other = mx.array([[[0, 1]]]), mx.array([[[2, 3]]])
+    output = streamed(x[:, :1], first)
+    mx.eval(streamed(x[:, :1], other))  # takes the slots of an output that nobody evaluated
+    assert mx.array_equal(output, resident(x[:, :1], first))
+    slow = mx.ones((1024, 1024))
+    for _ in range(4):
+        slow = 1e-3 * (slow @ slow)
+    late = x + 0 * slow[0, 0]  # not there yet when the banks are filled for the second time
+    each = mx.arange(40)[None, :, None]
+    assert mx.allclose(streamed(late, each), resident(x, each), rtol=1e-4, atol=1e-4)
 
 
 def test_memory_left_over_from_slots_makes_layers_whole(tmp_path):
