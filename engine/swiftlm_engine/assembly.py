@@ -137,7 +137,7 @@ def _assemble(
     if kv.facts.vision and images.refusal:
         weights = replace(weights, notes=(*weights.notes, images.refusal))
     vision = images.reader is not None
-    facts = _facts(options, device, weights, kv, context, vocab_size, limits, vision)
+    facts = _facts(options, device, weights, kv, context, vocab_size, limits, vision, text)
     embedder = Embedder(weights.model, stream)
     return Session(
         engine,
@@ -235,6 +235,7 @@ def _facts(
     vocab_size: int,
     limits: Limits,
     vision: bool,
+    text: ModelText,
 ) -> ModelFacts:
     return ModelFacts(
         options.model,
@@ -253,6 +254,8 @@ def _facts(
         (*weights.notes, *kv.notes, *_streaming_notes(options, weights.streaming)),
         kv.report(),
         vision,
+        text.format.reasons,
+        text.format.name if text.template.knows_tools else "",
     )
 
 

@@ -39,6 +39,8 @@ class ModelFacts:
     notes: tuple[str, ...] = ()
     kv_report: dict[str, object] = field(default_factory=dict)
     vision: bool = False
+    reasoning: bool = False  # its template knows thoughts
+    tool_format: str = ""  # of the calls that its template asks for; empty: it knows no tools
 
 
 @dataclass(slots=True)

@@ -38,6 +38,13 @@ def chat(text: str, **fields: object) -> m.GenerateRequest:
     return m.GenerateRequest(request_id="r", chat=m.Chat(messages=[message]), **fields)
 
 
+async def test_a_loaded_model_says_what_its_template_knows(folder, tmp_path, room_path):
+    async with engine_process(tmp_path, room_path) as process:
+        model = (await process.load(folder))[-1].model
+    assert model.tool_format == "hermes"
+    assert not model.reasoning
+
+
 async def test_chat_is_answered_and_counted(engine):
     _, finished = await engine.ask(chat("hello", ignore_eos=True))
     assert finished.reason is m.FinishedReason.LENGTH

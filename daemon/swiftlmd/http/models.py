@@ -47,6 +47,7 @@ def _entry(model: m.ModelStatus, created: float) -> dict[str, Any]:
     loaded = model.loaded
     context = loaded.context if loaded is not None else model.context
     vision = loaded.vision if loaded is not None else model.vision
+    tools = bool(loaded.tool_format) if loaded is not None else model.tools
     return {
         "id": model.model,
         "object": "model",
@@ -67,5 +68,5 @@ def _entry(model: m.ModelStatus, created: float) -> dict[str, Any]:
         "quantization": model.quantization or None,
         "pinned": model.pinned,
         "reasoning": bool(loaded and loaded.reasoning),
-        "tools": bool(loaded and loaded.tool_format),
+        "tools": tools,
     }

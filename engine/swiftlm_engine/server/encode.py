@@ -67,6 +67,8 @@ def loaded_model(facts: ModelFacts) -> m.LoadedModel:
         prefill_chunk=facts.prefill_chunk,
         fingerprint=facts.fingerprint,
         vision=facts.vision,
+        reasoning=facts.reasoning,
+        tool_format=facts.tool_format,
         notes=list(facts.notes),
         kv_report=json.dumps(facts.kv_report),
     )
