@@ -174,6 +174,11 @@ def _from_grpc(error: Exception) -> CtlError:
             hint="`swiftlmctl restart` runs the installed version",
             code=CtlExit.VERSION_MISMATCH,
         )
+    if error.status in (Status.UNKNOWN, Status.INTERNAL):
+        return CtlError(
+            f"swiftlmd failed at this: {message}",
+            hint="a fault of ours; `swiftlmctl logs --level error -n 5` has the details",
+        )
     codes = {
         Status.PERMISSION_DENIED: CtlExit.DENIED,
         Status.UNAUTHENTICATED: CtlExit.DENIED,

@@ -51,6 +51,16 @@ def test_show_names_who_set_each_value(ctl: Ctl) -> None:
     assert options["http.host"]["origin"] == "default"
 
 
+def test_show_takes_a_table(ctl: Ctl) -> None:
+    lines = ctl("show", "hub").stdout.splitlines()
+    assert [line.split(".")[0] for line in lines[1:-2]] == ["hub"] * (len(lines) - 3)
+    assert "no table 'hup'" in ctl("show", "hup").stderr
+
+
+def test_a_negative_value_is_no_option(ctl: Ctl) -> None:
+    assert "from 0 to 65535" in ctl("set", "http.port", "-1").stderr
+
+
 def test_set_keeps_comments_and_unset_brings_the_default_back(ctl: Ctl, home: Path) -> None:
     assert ctl("set", "log.level", "debug").returncode == 0
     text = (home / "config.toml").read_text()

@@ -100,7 +100,7 @@ def clear(model: Model = "", json: Json = False) -> None:
 def _numbers(choices: list[str]) -> dict[str, int]:
     pairs = [choice.partition("=") for choice in choices]
     if bad := [
-        choice for choice, pair in zip(choices, pairs, strict=True) if not pair[2].isdigit()
+        choice for choice, pair in zip(choices, pairs, strict=True) if not pair[2].isdecimal()
     ]:
         raise typer.BadParameter(f"'{bad[0]}': give NAME=NUMBER")
     return {name: int(number) for name, _, number in pairs}

@@ -22,20 +22,28 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Show and change the configuration.", no_args_is_help=True)
     for verb in (show, get, unset, edit, validate):
         group.command()(verb)
-    group.command("set")(set_value)
+    # A value may be negative.
+    group.command("set", context_settings={"ignore_unknown_options": True})(set_value)
     app.add_typer(group, name="config")
 
 
 def show(
+    table: Annotated[str, typer.Argument(help="Only this table: http, engine ...")] = "",
     origin: Annotated[bool, typer.Option("--origin", help="Who set each value.")] = False,
     changed: Annotated[bool, typer.Option("--changed", help="Leave out the defaults.")] = False,
     json: Json = False,
 ) -> None:
-    """Show all options."""
+    """Show all options, or those of one table."""
     from swiftlmctl import configuration, output
+    from swiftlmctl.errors import CtlError
 
     reply = configuration.read("")
-    entries = [entry for entry in reply.entries if not changed or entry.origin != "default"]
+    entries = [
+        entry for entry in reply.entries if entry.key.startswith(f"{table}." if table else "")
+    ]
+    if not entries:
+        raise CtlError(f"no table {table!r}", hint="`swiftlmctl config show`")
+    entries = [entry for entry in entries if not changed or entry.origin != "default"]
     if json:
         output.show_json({"path": reply.path, "options": output.plain(entries)})
         return

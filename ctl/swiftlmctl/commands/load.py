@@ -111,7 +111,8 @@ def load(
     draft_tokens: DraftTokens = None,
     prefill_chunk: Chunk = None,
     keep_alive: Annotated[
-        str | None, typer.Option("--keep-alive", help="Unload after this idle time: 10m, 2h, 0.")
+        str | None,
+        typer.Option("--keep-alive", help="Unload after this idle time: 10m, 2h, 0, never."),
     ] = None,
     pin: Annotated[bool, typer.Option("--pin", help="Never unload it to make room.")] = False,
     force: Annotated[
@@ -121,8 +122,7 @@ def load(
 ) -> None:
     """Load a model into memory and wait until it answers."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import client, output, progress
-    from swiftlmctl.durations import seconds
+    from swiftlmctl import client, durations, output, progress
 
     options = m.LoadOptions(
         context=context,
@@ -139,7 +139,7 @@ def load(
         draft=draft,
         draft_tokens=draft_tokens,
         prefill_chunk=prefill_chunk,
-        keep_alive_s=None if keep_alive is None else seconds(keep_alive),
+        keep_alive_s=None if keep_alive is None else durations.keep_alive(keep_alive),
     )
     request = m.LoadModelRequest(model=model, options=options, pin=pin, force=force)
 
