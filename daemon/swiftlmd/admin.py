@@ -18,7 +18,7 @@ import grpclib
 from swiftlm_proto import messages as m
 from swiftlmd.calibration import CalibrationDesk
 from swiftlmd.config.live import Changes, Entry, LiveConfiguration
-from swiftlmd.config.load import ConfigError
+from swiftlmd.config.load import ConfigError, unknown_option
 from swiftlmd.doctor import Doctor
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
 from swiftlmd.http.options import is_loopback
@@ -171,7 +171,7 @@ class AdminService(m.AdminBase):
     async def get_config(self, message: m.GetConfigRequest) -> m.ConfigReply:
         entries = self._configuration.entries(message.key)
         if message.key and not entries:
-            return self._bad_config(f"unknown option '{message.key}'")
+            return self._bad_config(str(unknown_option(message.key)))
         return m.ConfigReply(
             entries=[_entry(entry) for entry in entries], path=str(self._configuration.path)
         )

@@ -7,6 +7,7 @@ Engines and the daemon raise or send `messages.Fault`; inside the daemon a fault
 from __future__ import annotations
 
 import difflib
+import shlex
 
 from swiftlm_proto import messages as m
 
@@ -81,7 +82,7 @@ class ModelNotFound(ServiceError):
         super().__init__(
             Kind.INVALID,
             f"model '{name}' is not here; {meant}models on this machine: {listed}; "
-            f"fetch it with `swiftlmctl pull {name}`",
+            f"fetch it with `swiftlmctl pull {shlex.quote(name)}`",
             param="model",
             code="model_not_found",
             status=404,

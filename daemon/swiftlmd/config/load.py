@@ -63,7 +63,16 @@ def option_named(key: str) -> Option:
     """The option with this key; an unknown one is an error that names the nearest."""
     if key in OPTIONS:
         return OPTIONS[key]
-    raise ConfigError(f"unknown option '{key}'{_nearest(key, OPTIONS)}")
+    raise unknown_option(key)
+
+
+def unknown_option(key: str) -> ConfigError:
+    if key.startswith("model."):
+        return ConfigError(
+            f"'{key}': what holds for one model stands in a table [model.\"NAME\"] of the file; "
+            "`swiftlmctl config edit`"
+        )
+    return ConfigError(f"unknown option '{key}'{_nearest(key, OPTIONS)}")
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:

@@ -19,12 +19,16 @@ _UNIT_BYTES = {
     "mb": 10**6,
     "gb": 10**9,
     "tb": 10**12,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
     "kib": 2**10,
     "mib": 2**20,
     "gib": 2**30,
     "tib": 2**40,
 }
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z%]*)")
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z%]*)", re.ASCII)
 
 
 class BadValue(ValueError):

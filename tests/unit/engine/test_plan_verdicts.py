@@ -380,6 +380,7 @@ def test_wish_that_no_machine_could_grant_is_a_named_error(
         ("24GB", 24 * 10**9),
         ("16GiB", 16 * GIB),
         ("1.5g", 1_500_000_000),
+        ("off", None),
         ("50%", 12 * GIB),
         ("100%", 24 * GIB),
         (" 800 mb ", 800_000_000),

@@ -105,8 +105,8 @@ class MachineLimits:
 
 
 def parse_budget(text: str, machine: MachineLimits) -> int | None:
-    """`24GB`, `16GiB`, `60%` (of RAM) in bytes; None for `auto`. Raises BadBudget."""
-    if text.strip().lower() in ("auto", ""):
+    """`24GB`, `16GiB`, `60%` (of RAM) in bytes; None for `auto` and `off`. Raises BadBudget."""
+    if text.strip().lower() in ("auto", "off", ""):
         return None
     match = _SIZE.fullmatch(text)
     unit = match[2].lower() if match else None
