@@ -186,6 +186,7 @@ class Engine:
             self._emit(events)
         if ended:  # after that: keeping what was computed takes as long as a step
             self._take_out(ended, overrun)
+        self.runner.keep_prompts()
         return finished, len(tokens)
 
     def _take(self, choice: Choice, token: RowToken) -> list[Event]:

@@ -71,6 +71,7 @@ class Runner:
         self._prompt_images: dict[str, PromptImages] = {}  # of the requests that have any
         self._speculator = speculator
         self._searches: dict[tuple[str, int], Search] = {}  # prefixes that are being read from disk
+        self._unkept: dict[tuple[str, int], tuple[Sequence, Caches]] = {}  # prompts still to store
         self.batch = DecodeBatch(model, stream, speculator, peers)
         self.notes: dict[tuple[str, int], str] = {}  # why a sequence hit or missed
         self.scores = PromptScores()
@@ -112,6 +113,7 @@ class Runner:
         salt = self._salts.get(sequence.request_id, b"")
         if salt is None:
             return self._open_cold(sequence, "cache off for this request")
+        self._keep(list(self._unkept))  # it may begin like one of them
         found = self._search(sequence, salt)
         if found is None:
             return None
@@ -263,6 +265,7 @@ class Runner:
             del held_ids[-overrun:]
             for cache in caches:
                 cache.trim(overrun)
+        self._unkept.pop(sequence.key, None)  # covered by what is stored now
         if self._speculator is not None:
             self._speculator.forget(sequence)
         salt = self._salts.get(sequence.request_id, b"")
@@ -274,6 +277,7 @@ class Runner:
         """Takes the caches of a sequence that waits again; it finds them in the prefix cache, if
         there is room."""
         self._give_up_search(sequence)
+        self._unkept.pop(sequence.key, None)
         row = self._row_of(sequence)
         if row is None:
             if self._prefilling.pop(sequence.key, None) is not None:
@@ -299,6 +303,7 @@ class Runner:
         self._searches.clear()
         self._peers.reset()
         self._prefilling.clear()
+        self._unkept.clear()
         self.batch.clear()
         self.notes.clear()
         mx.clear_cache()
@@ -326,7 +331,8 @@ class Runner:
     def _checkpoint(self, chunk: Chunk) -> None:
         """Stores a checkpoint where one was asked for, and at the prompt's end if none was.
 
-        At the end, so that requests with the same beginning hit while this one still decodes.
+        At the end, so that requests with the same beginning hit while this one still decodes; what
+        serves any shorter prefix can wait until its client has read something.
         """
         sequence, position = chunk.sequence, chunk.start + chunk.count
         salt = self._salts.get(sequence.request_id, b"")
@@ -335,12 +341,27 @@ class Runner:
         wanted = sequence.boundaries or (sequence.num_prefill,)
         if position not in wanted:
             return
+        caches = self._prefilling[sequence.key]
+        if not self.is_split and all(type(cache) is KVCache for cache in caches):
+            self._unkept[sequence.key] = sequence, caches
+            return
         first_of_several = len(wanted) > 1 and position == wanted[0]
         kind = Kind.SYSTEM if first_of_several else Kind.PROMPT
         self._peers.offer(sequence.key)
-        caches = self._prefilling[sequence.key]
         ids = self._cache_ids(sequence, sequence.prompt_ids[:position])
         self._prefix.store(ids, caches, kind, salt)
+
+    def keep_prompts(self) -> None:
+        """Stores prompts whose second token was read: the device has the next ones to compute."""
+        self._keep([key for key, (one, _) in self._unkept.items() if len(one.output_ids) > 1])
+
+    def _keep(self, keys: list[tuple[str, int]]) -> None:
+        """The caches hold the prompt or, where they decode alone, what was read of the answer."""
+        for key in keys:
+            sequence, caches = self._unkept.pop(key)
+            ids = (sequence.prompt_ids + sequence.output_ids)[: caches[0].offset]
+            salt = self._salts[sequence.request_id] or b""
+            self._prefix.store(self._cache_ids(sequence, ids), caches, Kind.PROMPT, salt)
 
     def _shown(self, chunk: Chunk) -> AbstractContextManager[dict[str, mx.array]]:
         """What the pass over a chunk is told of the images of its prompt."""

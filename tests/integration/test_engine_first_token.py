@@ -1,10 +1,12 @@
 """The first token of an answer: told before the next step is built, without a trace in the rest."""
 
+from dataclasses import replace
+
 import pytest
 from engine_harness import EngineHarness
 from tiny_models import make_model
 
-from swiftlm_engine.generation import EndReason, GenerateJob
+from swiftlm_engine.generation import Delta, EndReason, GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 
 GREEDY = SamplingSettings(temperature=0)
@@ -58,3 +60,36 @@ def test_nothing_ends_an_answer_before_its_min_tokens_and_the_next_token_may(eng
     (answer,) = engine.run(job)
     assert answer.finished.reason is EndReason.STOP
     assert answer.finished.usage.completion_tokens == num_tokens + 1  # the end counts
+
+
+def test_a_prompt_is_stored_when_its_client_has_read_something(engine, monkeypatch):
+    prefix, order = engine.session.prefix, []
+    store, emit = prefix.store, engine.session.engine._emit
+
+    def storing(ids, *rest):
+        order.append(("stored", len(ids)))
+        return store(ids, *rest)
+
+    def emitting(events):
+        order.extend(("told", 0) for event in events if isinstance(event.news, Delta))
+        emit(events)
+
+    monkeypatch.setattr(prefix, "store", storing)
+    monkeypatch.setattr(engine.session.engine, "_emit", emitting)
+    prompt = (*range(60, 90), 3)
+    job = GenerateJob("r", prompt, GREEDY, max_tokens=5, ignore_eos=True, return_token_ids=True)
+    engine.run(job)
+    assert order[0] == ("told", 0)
+    stored = [length for what, length in order if what == "stored"]
+    assert stored == [len(prompt) + 2, len(prompt) + 5]  # alone it decodes in the very same caches
+
+
+def test_eight_identical_prompts_that_are_in_the_cache_all_end_at_once(engine):
+    prompt = (*PROMPT, 60)
+    job = GenerateJob("warm", prompt, GREEDY, max_tokens=1, ignore_eos=True, return_token_ids=True)
+    (warm,) = engine.run(job)
+    answers = engine.run(*(replace(job, request_id=f"r{i}") for i in range(8)))
+    assert {answer.deltas[0].token_ids for answer in answers} == {warm.deltas[0].token_ids}
+    assert {answer.finished.usage.cached_tokens for answer in answers} == {len(prompt) - 1}
+    assert not engine.session.engine.choices
+    assert engine.session.runner.num_open == 0

@@ -138,8 +138,8 @@ class RamTier:
             if entry not in self._kept:
                 kept = self._kept[entry] = _Kept(next(self._numbers), leaves)
                 self._peers.keep(kept.number, part)
-                # Evaluated here: a snapshot must not keep a graph, and so its inputs, alive.
-                mx.eval([arrays_of(leaf) for leaf in leaves.values()])
+                # Started here: a snapshot must not keep a graph, and so its inputs, alive.
+                mx.async_eval([arrays_of(leaf) for leaf in leaves.values()])
                 added.append(entry)
         self._settle(added)
         return added
