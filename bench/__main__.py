@@ -32,12 +32,15 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--model", type=Path, help="a folder; SmolLM2-135M, dense, if not given")
     parser.add_argument("--tokens", type=int, help="per answer, in most benchmarks")
+    parser.add_argument("--rounds", type=int, help="of `serving`")
+    parser.add_argument("--widths", type=int, nargs="+", default=[], help="clients of `serving`")
     parser.add_argument("--out", type=Path, default=Path(".cache/bench"))
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(NAMES):
         parser.error(f"unknown benchmark {', '.join(sorted(unknown))}")
     OPTIONS.model = arguments.model and arguments.model.resolve()
     OPTIONS.num_tokens = arguments.tokens
+    OPTIONS.rounds, OPTIONS.widths = arguments.rounds, tuple(arguments.widths)
     for name in arguments.names or NAMES:
         started = time.monotonic()
         report = asyncio.run(importlib.import_module(f"bench.{name}").run())

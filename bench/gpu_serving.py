@@ -1,6 +1,6 @@
 """The whole service on a CUDA GPU beside mlx-lm: decode, bursts of clients, schemas, a tool loop.
 
-    python bench/gpu_serving.py TOKENIZER [--shapes small 8b] [--out DIR]
+    python bench/gpu_serving.py TOKENIZER [--shapes small 8b] [--benchmarks serving] [--out DIR]
 
 Writes random 4-bit checkpoints with the shapes of Qwen3-0.6B and Qwen3-8B and the tokenizer and
 chat template of the folder TOKENIZER, and runs `python -m bench` on them. Random weights are as
@@ -51,6 +51,8 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["small", "8b"])
     parser.add_argument("--benchmarks", nargs="+", choices=BENCHMARKS, default=BENCHMARKS)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=3, help="of `serving`")
+    parser.add_argument("--widths", type=int, nargs="+", default=[1, 4, 8, 16])
     parser.add_argument("--limit", type=float, default=240.0, help="seconds for each shape")
     parser.add_argument("--out", type=Path, default=Path(".cache/bench"))
     args = parser.parse_args()
@@ -63,6 +65,7 @@ def main() -> None:
                 limit = deadline - time.monotonic()
                 print(f"# {shape}: {name}", flush=True)
                 options = ("--model", folder, "--tokens", args.tokens, "--out", args.out / shape)
+                options += ("--rounds", args.rounds, "--widths", *args.widths)
                 _python("-m", "bench", name, *options, limit_s=max(limit, 1.0))
         finally:
             shutil.rmtree(folder)

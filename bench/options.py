@@ -12,6 +12,8 @@ from bench.models import smollm2_dense
 class Options:
     model: Path | None = None
     num_tokens: int | None = None
+    rounds: int | None = None
+    widths: tuple[int, ...] = ()  # clients at once, where that is what varies
 
     @property
     def folder(self) -> Path:

@@ -16,6 +16,7 @@ from bench.table import Figure, Report, ratio
 ROUNDS = 3
 WIDTHS = (1, 4, 8, 16)
 NUM_TOKENS = 24
+APART_S, WARM_UP = 0.05, -2  # between the clients of the warm-up; the number of that round
 SHARED = "You are a careful assistant who answers in one short sentence. " * 12
 TOPICS = ("rain", "iron", "moss", "salt", "wind", "clay", "rust", "snow")
 
@@ -32,10 +33,25 @@ async def run() -> Report:
     report = Report("serving", ["clients", "swiftlm tok/s", "mlx_lm.server tok/s", "ratio"])
     with ours(OPTIONS.folder) as mine, mlx_lm_server(OPTIONS.folder) as theirs:
         async with session() as http:
+            for server in (mine, theirs):
+                await _warm_up(http, server)
             for prefix in Prefix:
-                for width in WIDTHS:
+                for width in OPTIONS.widths or WIDTHS:
                     await _compare(report, http, (mine, theirs), width, prefix)
     return report
+
+
+async def _warm_up(http: aiohttp.ClientSession, server: Server) -> None:
+    """Clients who come one by one and leave one by one: every width compiles its kernels here."""
+    width = max(OPTIONS.widths or WIDTHS)
+
+    async def one(client: int) -> None:
+        await asyncio.sleep(APART_S * client)
+        prompt = _prompt(client, width, Prefix.NONE, WARM_UP)
+        await chat(http, server, prompt, max_tokens=8 + 2 * client)
+
+    for _ in range(2):  # the first one waits for compilers, so that its clients meet
+        await asyncio.gather(*(one(client) for client in range(width)))
 
 
 async def _compare(
@@ -46,7 +62,7 @@ async def _compare(
     prefix: Prefix,
 ) -> None:
     rates: dict[str, list[float]] = {server.name: [] for server in servers}
-    for number in range(-1, ROUNDS):  # the first burst of a width may compile kernels
+    for number in range(-1, OPTIONS.rounds or ROUNDS):  # the first may find what is still cold
         for server in servers if number % 2 == 0 else reversed(servers):
             rate = await _burst(http, server, width, prefix, number)
             if number >= 0:
