@@ -105,6 +105,7 @@ def test_every_counter_moves_and_agrees_with_what_the_routers_asked_for(tmp_path
         assert layer.hits + layer.misses - before[path] == asked
         assert layer.evictions == layer.misses - layer.swept - slots  # all slots are full by now
         assert layer.swept > 16  # more than both banks hold
+        assert layer.tokens >= 24
     assert shown["sweeps"] >= len(layers)
     assert shown["sweep_bytes"] == sum(x.swept for x in layers.values()) * report.record_bytes
     assert shown["bytes"] == shown["misses"] * report.record_bytes
