@@ -125,6 +125,8 @@ class Choice:
             decode_s=decode_s,
             prefill_tokens_per_s=prefilled / sequence.prefill_s if sequence.prefill_s else 0.0,
             decode_tokens_per_s=decoded / decode_s if decode_s > 0 else 0.0,
+            draft_tokens=self.row.num_drafted,
+            draft_accepted=self.row.num_accepted,
         )
 
     # -- deltas

@@ -50,6 +50,8 @@ class Row:
     num_drawn: int = 0  # tokens of the answer so far, those that are still to be read included
     num_read: int = 0  # tokens read since it joined
     num_last_read: int = 0  # of those, in the last step
+    num_drafted: int = 0  # tokens guessed ahead for it, and how many of them held
+    num_accepted: int = 0
     logprobs: PendingLogprobs | None = None  # of the pending input
 
     @property
@@ -205,6 +207,8 @@ class DecodeBatch:
             self._dispatch(self._forward(self._inputs))
             return tokens
         held, drawn = self._speculator.check(self._model, caches, row.sampling, pending, draft)
+        row.num_drafted += len(draft)
+        row.num_accepted += len(held)
         for token_id in held:
             row.sequence.output_ids.append(token_id)
             row.num_last_read += 1

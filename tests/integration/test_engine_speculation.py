@@ -33,8 +33,7 @@ def texts(folder, settings, **options):
         ]
         alone = [engine.run(job)[0] for job in jobs]
         together = engine.run(*jobs)
-        speculator = engine.session.runner._speculator
-        drafted = speculator.num_drafted if speculator else 0
+        drafted = sum(answer.finished.timings.draft_tokens for answer in alone)
         assert engine.session.runner.num_open == 0
     said = [(a.content, a.finished.usage.completion_tokens) for a in alone]
     assert [(a.content, a.finished.usage.completion_tokens) for a in together] == said
@@ -65,9 +64,9 @@ def test_draft_model_changes_no_text(folder, kind, tmp_path):
 
 def test_draft_of_itself_is_always_accepted(folder):
     with EngineHarness(folder, draft=str(folder), draft_tokens=3) as engine:
-        engine.run(GenerateJob("a", "x", SETTINGS["greedy"], max_tokens=9, ignore_eos=True))
-        speculator = engine.session.runner._speculator
-        assert speculator.num_accepted == speculator.num_drafted > 0
+        job = GenerateJob("a", "x", SETTINGS["greedy"], max_tokens=9, ignore_eos=True)
+        timings = engine.run(job)[0].finished.timings
+        assert timings.draft_accepted == timings.draft_tokens > 0
 
 
 def test_recurrent_model_refuses_speculation_at_load(tmp_path):

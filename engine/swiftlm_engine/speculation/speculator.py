@@ -45,8 +45,6 @@ class Speculator:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.draft_tokens = draft_tokens
-        self.num_drafted = 0
-        self.num_accepted = 0
         self._make_drafter = make_drafter
         self._payoff = Payoff(clock)
         self._known: _Known | None = None
@@ -100,8 +98,6 @@ class Speculator:
         sampling.take_back(rejected)
         for cache in caches:
             cache.trim(rejected)
-        self.num_drafted += len(draft)
-        self.num_accepted += num_held
         self._last_checked = True
         return draft[:num_held], drawn[num_held]
 
