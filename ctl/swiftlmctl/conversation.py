@@ -41,7 +41,6 @@ class Conversation:
     daemon: client.Daemon
     wishes: Wishes
     messages: list[m.Message] = field(default_factory=list)
-    _session: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def clear(self) -> None:
         self.messages.clear()
@@ -69,7 +68,6 @@ class Conversation:
             ),
             sampling=m.Sampling(temperature=self.wishes.temperature, seed=self.wishes.seed),
             max_tokens=self.wishes.max_tokens,
-            session=self._session,
         )
 
 

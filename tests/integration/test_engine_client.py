@@ -121,7 +121,7 @@ async def test_a_request_that_is_left_while_it_is_sent_ends_in_the_engine(folder
 async def test_a_request_that_cannot_be_written_ends_alone(folder: Path) -> None:
     async with running(folder, {"tokens": list("abcdef"), "token_s": 0.01}) as engine:
         good = asyncio.create_task(answer(engine, "good"))
-        bad = [e async for e in engine.client.generate(m.GenerateRequest("bad", session="\udcff"))]
+        bad = [e async for e in engine.client.generate(m.GenerateRequest("bad", text="\udcff"))]
         assert [e.finished.fault.kind for e in bad] == [Kind.INVALID]
         assert text_of(await good) == "abcdef"
 

@@ -162,7 +162,6 @@ async def test_a_codex_request_becomes_messages_of_the_engine(dialect, server):
         ("c2", "apply_patch", {"input": "P"}),
     ]
     assert parts_text(messages[6]) == "done"
-    assert request.session == "thread-1"
     assert request.chat.reasoning_effort == "medium"
     assert request.max_tokens is None
 

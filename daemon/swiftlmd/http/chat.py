@@ -65,7 +65,6 @@ async def chat(request: web.Request) -> web.StreamResponse:
     body = await parts.bodies.read(request, ChatRequest)
     record = begin(request, body.model, bool(body.stream))
     engine_request = await to_engine(body, parts)
-    engine_request.session = engine_request.session or session_of(request)
     generation = Generation(request, [engine_request])
     head = {
         "id": f"chatcmpl-{record.request_id}",
@@ -78,13 +77,6 @@ async def chat(request: web.Request) -> web.StreamResponse:
         return await sse.stream(request, generation, encoder, parts.options)
     choices = await collect(generation)
     return web.json_response(whole_body(head, choices, generation), dumps=dumps)
-
-
-def session_of(request: web.Request) -> str:
-    """What agents send so that turns of one conversation meet the same cache."""
-    headers = request.headers
-    name = (headers.get("x-session-affinity") or headers.get("x-session-id") or "")[:256]
-    return name if name.isprintable() else ""  # a header may hold bytes that are no text
 
 
 async def to_engine(body: ChatRequest, parts: Parts) -> m.GenerateRequest:

@@ -84,7 +84,6 @@ async def to_engine(body: MessagesRequest, parts: Parts) -> m.GenerateRequest:
         (output and output.format) or body.output_format, "output_config.format"
     )
     _set_thinking(body, request, chat)
-    request.session = str((body.metadata or {}).get("user_id") or "")[:256]
     request.keep_alive_s = sampling.keep_alive_s(body.keep_alive)
     return request
 

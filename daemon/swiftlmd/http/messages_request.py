@@ -84,12 +84,11 @@ class MessagesRequest(Body):
     thinking: ThinkingOptions | None = None
     output_config: OutputConfig | None = None
     output_format: ResponseFormat | None = None
-    metadata: dict[str, Any] | None = None  # Any: the client's own
     keep_alive: int | float | str | None = None
 
     ignored: ClassVar[frozenset[str]] = frozenset(
         {"service_tier", "context_management", "container", "betas", "cache_control"}
-        | {"inference_geo", "speed", "anthropic_version", "anthropic_beta"}
+        | {"inference_geo", "speed", "anthropic_version", "anthropic_beta", "metadata"}
     )
     refused: ClassVar[Mapping[str, str]] = {
         "mcp_servers": "connect MCP servers in the client and offer their tools"

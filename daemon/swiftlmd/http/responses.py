@@ -10,7 +10,6 @@ from aiohttp import web
 from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.http import sampling, sse
-from swiftlmd.http.chat import session_of
 from swiftlmd.http.content import ImageBudget
 from swiftlmd.http.errors import unsupported
 from swiftlmd.http.generation import Generation, begin
@@ -34,7 +33,6 @@ async def responses(request: web.Request) -> web.StreamResponse:
     record = begin(request, body.model, bool(body.stream))
     items, table = _conversation(body, parts), ToolTable(body.tools)
     engine_request = await to_engine(body, items, table, parts)
-    engine_request.session = engine_request.session or session_of(request)
     generation = Generation(request, [engine_request])
 
     def keep(answer: dict[str, Any]) -> None:

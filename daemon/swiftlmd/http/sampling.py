@@ -65,7 +65,6 @@ class Sampled(Body):
     keep_alive: int | float | str | None = None
     cache_salt: str | None = None
     cache_prompt: bool | None = None
-    prompt_cache_key: str | None = None
     return_token_ids: bool | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
@@ -75,7 +74,7 @@ class Sampled(Body):
 
     ignored: ClassVar[frozenset[str]] = frozenset(
         {"user", "metadata", "store", "service_tier", "safety_identifier", "verbosity"}
-        | {"prompt_cache_retention", "prediction", "prompt_cache_options"}
+        | {"prompt_cache_retention", "prediction", "prompt_cache_options", "prompt_cache_key"}
     )
     refused: ClassVar[Mapping[str, str]] = {
         "adapters": "LoRA adapters are not loaded per request",
@@ -95,7 +94,6 @@ def apply(body: Sampled, request: m.GenerateRequest, options: HttpOptions) -> No
     request.constraint = _constraint(body)
     request.cache_salt = body.cache_salt or ""
     request.no_cache = body.cache_prompt is False
-    request.session = (body.prompt_cache_key or "")[:256]
     request.return_token_ids = bool(body.return_token_ids)
     request.keep_alive_s = keep_alive_s(body.keep_alive)
 

@@ -1222,11 +1222,6 @@ class GenerateRequest(betterproto2.Message):
 
     min_tokens: "int" = betterproto2.field(19, betterproto2.TYPE_UINT32)
 
-    session: "str" = betterproto2.field(20, betterproto2.TYPE_STRING)
-    """
-    conversation hint for cache affinity
-    """
-
     return_token_ids: "bool" = betterproto2.field(21, betterproto2.TYPE_BOOL)
 
     keep_alive_s: "int | None" = betterproto2.field(34, betterproto2.TYPE_INT32, optional=True)
