@@ -68,7 +68,7 @@ def logprob(piece: str, value: float = -0.25, top: int = 2) -> m.TokenLogprob:
 class ScriptedBackend:
     scripts: dict[str, Script] = field(default_factory=dict)
     default: Script = field(default_factory=lambda: text("Hello", ", ", "world", "!"))
-    models: list[m.ModelStatus] = field(default_factory=lambda: [_model(MODEL), _embedder()])
+    models: list[m.ModelStatus] = field(default_factory=lambda: [_model(MODEL), _model(EMBEDDER)])
     requests: list[m.GenerateRequest] = field(default_factory=list)
     routes: list[tuple[str, str]] = field(default_factory=list)
     tokenized: list[m.TokenizeRequest] = field(default_factory=list)
@@ -244,7 +244,3 @@ def _model(name: str) -> m.ModelStatus:
         stats=m.EngineStats(running=1),
         context=4096,
     )
-
-
-def _embedder() -> m.ModelStatus:
-    return replace(_model(EMBEDDER), loaded=m.LoadedModel(model=EMBEDDER, embeddings=True))

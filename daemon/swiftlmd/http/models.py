@@ -61,7 +61,7 @@ def _entry(model: m.ModelStatus, created: float) -> dict[str, Any]:
         "max_input_tokens": context or None,
         "input_modalities": ["text", "image"] if vision else ["text"],
         "vision": vision,
-        "output_modalities": ["embedding" if loaded and loaded.embeddings else "text"],
+        "output_modalities": ["text"],
         "state": (m.ModelStatusState(model.state).name or "").lower(),
         "size_bytes": model.size_bytes,
         "model_type": model.model_type or None,

@@ -1051,8 +1051,6 @@ class EngineStats(betterproto2.Message):
     JSON: {"measured": {kind of the ledger: bytes}}
     """
 
-    kv_reserved_bytes: "int" = betterproto2.field(21, betterproto2.TYPE_UINT64)
-
     aborted: "int" = betterproto2.field(22, betterproto2.TYPE_UINT64)
 
     failed: "int" = betterproto2.field(23, betterproto2.TYPE_UINT64)
@@ -1452,11 +1450,6 @@ class LoadedModel(betterproto2.Message):
     kv_report: "str" = betterproto2.field(18, betterproto2.TYPE_STRING)
     """
     JSON: per-layer format, bytes per token
-    """
-
-    embeddings: "bool" = betterproto2.field(19, betterproto2.TYPE_BOOL)
-    """
-    an embedding model: Embed only
     """
 
 
