@@ -9,7 +9,7 @@ from swiftlmctl.bench.endpoint import Reply
 from swiftlmctl.bench.figures import Figure
 from swiftlmctl.bench.outlook import Ask, announce
 from swiftlmctl.bench.report import Report
-from swiftlmctl.bench.session import Session, objection, seconds, speed, tell
+from swiftlmctl.bench.session import Session, objection, refusal, seconds, speed, tell
 from swiftlmctl.errors import CtlError
 from swiftlmctl.output import size_text
 
@@ -38,7 +38,7 @@ def fill(
         try:
             loaded = session.load_anew(**CONFIGURATIONS[name])
         except CtlError as error:
-            report.add(name, "", f"refused: {error}")
+            report.add(name, "", refusal(error))
             continue
         if name == configurations[0]:
             within = [Ask(length, _NEW_TOKENS) for length in contexts if length <= loaded.context]

@@ -13,7 +13,7 @@ from swiftlmctl.bench.endpoint import Endpoint, Refused
 from swiftlmctl.bench.outlook import Ask, announce
 from swiftlmctl.bench.report import Report
 from swiftlmctl.bench.sense import complaint, is_json_object
-from swiftlmctl.bench.session import Session, tell
+from swiftlmctl.bench.session import Session, refusal, tell
 from swiftlmctl.errors import CtlError
 
 FORMATS = ("fp16", "k4v3")
@@ -66,7 +66,7 @@ def fill(report: Report, session: Session, formats: Sequence[str], sizes: Sizes)
         try:
             context = session.load_anew(kv=name).context
         except CtlError as error:
-            report.add(name, f"refused: {error}")
+            report.add(name, refusal(error))
             continue
         session.clear_cache()
         if name == formats[0]:
@@ -164,8 +164,8 @@ def _is_call(endpoint: Endpoint) -> Callable[[int], bool]:
 
     def asked(seed: int) -> bool:
         reply = endpoint.chat(
-            question, tools=[_TOOL], tool_choice="required", temperature=1, seed=seed,
-            max_tokens=_CALL_TOKENS,
+            question, tools=[_TOOL], tool_choice="required", parallel_tool_calls=False,
+            temperature=1, seed=seed, max_tokens=_CALL_TOKENS,
         )  # fmt: skip
         return bool(reply.tool_calls) and all(map(_fits, reply.tool_calls))
 

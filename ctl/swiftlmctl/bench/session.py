@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from dataclasses import dataclass
 
 from swiftlm_proto import messages as m
+from swiftlm_proto.exit_codes import CtlExit
 from swiftlmctl import client
 from swiftlmctl.bench.endpoint import Endpoint, Reply
 from swiftlmctl.bench.figures import Figure
@@ -121,6 +122,13 @@ def objection(replies: Sequence[Reply]) -> str:
         if wrong := "" if reply.tool_calls else complaint(reply.text):
             return f"no speed: {wrong}"
     return ""
+
+
+def refusal(error: CtlError) -> str:
+    """The cell for a model or configuration that was refused; without a daemon there is none."""
+    if error.code is CtlExit.NOT_RUNNING:
+        raise error
+    return f"refused: {error}"
 
 
 def speed(replies: Sequence[Reply]) -> Figure | str:

@@ -10,7 +10,7 @@ from swiftlmctl.bench.endpoint import Endpoint, Reply
 from swiftlmctl.bench.figures import Figure
 from swiftlmctl.bench.outlook import Ask, announce
 from swiftlmctl.bench.report import Report
-from swiftlmctl.bench.session import Session, models, objection, seconds, speed, tell
+from swiftlmctl.bench.session import Session, models, objection, refusal, seconds, speed, tell
 from swiftlmctl.errors import CtlError
 from swiftlmctl.output import size_text
 
@@ -48,7 +48,7 @@ def _row(report: Report, session: Session, name: str) -> None:
         memory = session.memory()
         session.unload()  # the next one gets the whole machine
     except CtlError as error:
-        report.add(name, "", f"refused: {error}")
+        report.add(name, "", refusal(error))
         return
     generation = speed(replies)
     first = "" if objection(replies) else seconds(reply.first_s for reply in replies)

@@ -7,7 +7,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from swiftlmctl.bench import compare, picture, quality, texts
+from swiftlm_proto.exit_codes import CtlExit
+from swiftlmctl.bench import compare, context, picture, quality, texts
 from swiftlmctl.bench.endpoint import Endpoint, Refused, Reply, _collect
 from swiftlmctl.bench.figures import Figure, ratio
 from swiftlmctl.bench.outlook import Ask, Probe, Speed, duration
@@ -119,6 +120,18 @@ def test_what_was_measured_before_an_end_is_kept_with_its_reason(tmp_path, error
     _measure(report, fill)
     assert report.ended_early in ("interrupted", "swiftlmd is not running")
     assert f"Ended early: {report.ended_early}" in save(report, tmp_path).read_text()
+
+
+@pytest.mark.parametrize("fill", [quality.fill, context.fill])
+def test_a_daemon_that_is_gone_is_no_refusal(monkeypatch, fill):
+    def load_anew(self, **options):
+        raise CtlError("swiftlmd is not running", code=CtlExit.NOT_RUNNING)
+
+    monkeypatch.setattr(Session, "load_anew", load_anew)
+    session, report = Session(Endpoint("http://x/v1", "m"), 1), Report("quality m", ("KV",))
+    with pytest.raises(CtlError, match="not running"):
+        fill(report, session, ["vanilla"], quality.QUICK if fill is quality.fill else ["vanilla"])
+    assert report.rows == []
 
 
 def test_an_end_before_the_first_row_is_the_error_itself():
