@@ -5,6 +5,7 @@ grammar is compiled once and copied per sequence; a mask costs well under a mill
 """
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from swiftlm_engine.text.reasoning import Tags
 
 MAX_GRAMMARS = 64
 KEPT_TAIL = 512  # characters in which a marker is looked for; a token is shorter
+_ESCAPE_OR_SLASH = re.compile(r"\\.|/", re.DOTALL)
 HARMONY_TRIGGER = "<|channel|>commentary to=functions."
 Mask = NDArray[np.int32]  # one bit per token, (ceil(vocabulary / 32),)
 
@@ -333,12 +335,17 @@ def _body(builder: GrammarBuilder, rule: Rule) -> str:
         case JsonSchema(schema=schema):
             return builder.schema(schema)
         case Regex(pattern=pattern):
-            return builder.terminal("/" + pattern.replace("/", r"\/") + "/")
+            return builder.terminal(f"/{_ESCAPE_OR_SLASH.sub(_escaped, pattern)}/")
         case Lark(grammar=grammar):
             return builder.lark(grammar)
         case Choice(values=values):
             return "(" + " | ".join(json.dumps(value) for value in values) + ")"
     raise TypeError(f"no grammar for {type(rule).__name__}")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    """A slash would end the terminal; what a client has escaped stays as it is."""
+    return found[0] if len(found[0]) > 1 else r"\/"
 
 
 def _harmony(builder: GrammarBuilder, rule: Rule) -> str:

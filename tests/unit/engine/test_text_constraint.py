@@ -145,7 +145,10 @@ def test_white_space_is_bounded(bench: Bench) -> None:
     [
         (JsonObject(), '{"a": [1, {"b": null}]}', "[1]"),
         (Regex(r"[a-z]+/\d{2}"), "abc/12", "abc/1"),
+        (Regex(r"a\/b[/\\]c"), "a/b\\c", r"a\/b/c"),
+        (Regex("one\ntwo"), "one\ntwo", "one two"),
         (Choice(("yes", 'no "really"')), 'no "really"', "maybe"),
+        (Choice(("a\U0001f600", "b\n/")), "a\U0001f600", "a"),
         (Lark('start: "a" B+\nB: /[0-9]/'), "a12", "b"),
     ],
 )
