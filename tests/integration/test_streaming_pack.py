@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
+import time
 
 import mlx.core as mx
 import pytest
@@ -88,6 +92,35 @@ def test_pack_that_cannot_be_made_leaves_nothing(broken, folder, monkeypatch, ca
     assert packing.main([str(folder)]) == 1
     assert said(capsys)[-1]["stage"] == "error"
     assert sorted(folder.iterdir()) == before
+
+
+def test_pack_of_a_daemon_that_was_killed_leaves_nothing(folder, room_path):
+    before = sorted(folder.iterdir())
+    slow = "import sys; from swiftlm_engine.streaming import packing; from time import sleep; "
+    slow += "packing._measure = lambda *_: sleep(60); packing.main(sys.argv[1:])"
+    parent = (
+        f"import subprocess; subprocess.run([{sys.executable!r}, '-c', {slow!r}, {str(folder)!r}])"
+    )
+    daemon = subprocess.Popen(
+        [sys.executable, "-c", parent], env=os.environ | {"PYTHONPATH": room_path}
+    )
+    wait_until(lambda: (folder / RECORDS).exists())
+    daemon.kill()
+    daemon.wait()
+    wait_until(lambda: sorted(folder.iterdir()) == before)
+
+
+def test_finished_pack_is_not_discarded(folder):
+    packing.main([str(folder)])
+    packing.discard_unfinished(folder)
+    assert (folder / RECORDS).exists()
+
+
+def wait_until(true):
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_model_without_experts_is_not_packed(tmp_path, capsys):

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 _WATCH_PARENT_S = 0.5
@@ -16,13 +17,16 @@ def say(**fields: Any) -> None:
     print(json.dumps(fields), flush=True)
 
 
-def die_with_parent() -> None:
+def die_with_parent(clean_up: Callable[[], None] = lambda: None) -> None:
     """Whoever waits for the folder is gone; the next one starts over."""
     parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_WATCH_PARENT_S)
-        os._exit(74)
+        try:
+            clean_up()
+        finally:
+            os._exit(74)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -46,11 +46,11 @@ class PackError(RuntimeError):
 
 
 def main(argv: list[str] | None = None) -> int:
-    die_with_parent()
     parser = argparse.ArgumentParser(prog="swiftlm_engine.streaming.packing", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--remove", action="store_true")
     args = parser.parse_args(argv)
+    die_with_parent(lambda: discard_unfinished(args.folder))
     try:
         detail = remove(args.folder) if args.remove else pack(args.folder)
     except (PackError, EngineFault, OSError, ValueError) as error:
@@ -65,6 +65,14 @@ def remove(folder: Path) -> str:
     (folder / INDEX).unlink(missing_ok=True)  # first: without it the records mean nothing
     (folder / RECORDS).unlink(missing_ok=True)
     return f"pack removed, {freed / 1e9:.2f} GB freed" if freed else "there was no pack"
+
+
+def discard_unfinished(folder: Path) -> None:
+    """Records without an index are as large as the model, and nobody would ever look for them."""
+    for temporary in folder.glob(f".{RECORDS}*.swiftlm-tmp"):
+        temporary.unlink(missing_ok=True)
+    if not (folder / INDEX).exists():
+        (folder / RECORDS).unlink(missing_ok=True)
 
 
 def pack(folder: Path) -> str:
