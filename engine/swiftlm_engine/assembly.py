@@ -65,6 +65,7 @@ def open_session(
     leader: Leader | None = None,
 ) -> Session:
     """Loads the model, over all ranks of the leader's group. Raises `EngineFault` or `NoDevice`."""
+    started = time.monotonic()
     if leader is not None:
         options = group_options(options)
     device = find_device()
@@ -89,6 +90,7 @@ def open_session(
         weights = sanity.checked(weights, kv.make, vocab_size, options)
     mx.clear_cache()
     trim()  # what casting the weights has left
+    weights = replace(weights, load_s=time.monotonic() - started)  # as long as somebody waited
     return _assemble(options, device, weights, kv, vocab_size, stream, emit, peers)
 
 
