@@ -3,6 +3,7 @@ import { answer, asMessages } from "./answer.js";
 import { forgetAnswer } from "./api.js";
 import { Composer } from "./composer.js";
 import * as talks from "./conversations.js";
+import { shortest } from "./format.js";
 import { Message } from "./message.js";
 import { Notice, Welcome } from "./states.js";
 import { TalkChoice, TalkList } from "./talklist.js";
@@ -112,7 +113,7 @@ export function Chat({ status }) {
       onNew=${anew} onImport=${take} />
     <section class="talk"><div class="bar"><select aria-label="Model" value=${model}
       onChange=${(event) => setChosen(event.target.value)}>${status.models.map((one) => html`
-      <option value=${one.model}>${one.model}</option>`)}</select>
+      <option value=${one.model}>${shortest(one.model, status.models)}</option>`)}</select>
       <${TalkChoice} all=${all} talk=${talk} onOpen=${open} onNew=${anew} /></div>
       <div class="messages" aria-live="polite" tabindex="0">
       ${!shown.length && !live && html`<${Welcome} status=${status} model=${model} />`}

@@ -10,3 +10,9 @@ export function seconds(value) {
   if (value < 90) return `${Math.round(value)} s`;
   return value < 5400 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
 }
+
+// Without its owner, whom a narrow list has no room for, unless two models differ only in that.
+export const shortest = (name, models) => {
+  const last = (one) => one.split("/").pop();
+  return models.filter((one) => last(one.model) === last(name)).length > 1 ? name : last(name);
+};
