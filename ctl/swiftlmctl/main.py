@@ -9,6 +9,7 @@ import sys
 
 import typer
 
+from swiftlm_proto.exit_codes import CtlExit
 from swiftlmctl.commands import (
     bench,
     cache,
@@ -58,3 +59,7 @@ def main() -> None:
         sys.stdout.flush()
         sys.stderr.write(f"swiftlmctl: {e.text()}\n")
         sys.exit(int(e.code))
+    except OSError as e:  # a folder that cannot be made, a full disk
+        sys.stdout.flush()
+        sys.stderr.write(f"swiftlmctl: {e.filename or 'the system'}: {e.strerror or e}\n")
+        sys.exit(int(CtlExit.DENIED if isinstance(e, PermissionError) else CtlExit.FAILED))

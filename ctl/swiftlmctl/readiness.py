@@ -21,8 +21,11 @@ _LAST_LINES = 20
 _LOOK_EVERY = 5
 
 
-def wait(paths: Paths, manager: ServiceManager, wait_s: float) -> m.DaemonStatus:
-    """The first status of the daemon; raises `CtlError` as soon as it is clear that none comes."""
+def wait(paths: Paths, manager: ServiceManager, wait_s: float, said: int) -> m.DaemonStatus:
+    """The first status of the daemon; raises `CtlError` as soon as it is clear that none comes.
+
+    `said` is how much it had written outside its log before it was started (`said_so_far`).
+    """
 
     async def greet(daemon: client.Daemon) -> m.DaemonStatus:
         return daemon.status
@@ -34,36 +37,47 @@ def wait(paths: Paths, manager: ServiceManager, wait_s: float) -> m.DaemonStatus
             return client.call(greet, wait_s=0, any_protocol=True)
         look += 1
         if look % _LOOK_EVERY == 0:
-            _refuse_dead(paths, manager)
+            _refuse_dead(paths, manager, said)
         if time.monotonic() >= deadline:
-            raise _not_ready(paths, manager, wait_s)
+            raise _not_ready(paths, manager, wait_s, said)
         time.sleep(_POLL_S)
 
 
-def _refuse_dead(paths: Paths, manager: ServiceManager) -> None:
+def _refuse_dead(paths: Paths, manager: ServiceManager, said: int) -> None:
     state = manager.state()
     stopped = state.phase in (Phase.STOPPED, Phase.FAILED) or bool(absence.fatal_reason(paths))
     if stopped and not state.pid:
         error = absence.from_state(paths, state)
         raise CtlError(
-            f"{error.message}\n{last_words(paths)}".rstrip(), hint=error.hint, code=CtlExit.FAILED
+            f"{error.message}\n{last_words(paths, said)}".rstrip(),
+            hint=error.hint,
+            code=CtlExit.FAILED,
         )
 
 
-def _not_ready(paths: Paths, manager: ServiceManager, wait_s: float) -> CtlError:
+def _not_ready(paths: Paths, manager: ServiceManager, wait_s: float, said: int) -> CtlError:
     state = manager.state()
     return CtlError(
-        f"swiftlmd did not answer within {wait_s:.0f} s "
-        f"({state.manager}: {state.phase.value} {state.detail})\n{last_words(paths)}".rstrip(),
+        f"swiftlmd did not answer within {wait_s:.0f} s ({state.manager}: {state.phase.value} "
+        f"{state.detail})\n{last_words(paths, said)}".rstrip(),
         hint="`swiftlmctl logs -n 50`, `swiftlmctl logs --stderr`",
         code=CtlExit.TIMEOUT,
     )
 
 
-def last_words(paths: Paths) -> str:
-    """The last lines that the daemon wrote outside its own logging."""
+def said_so_far(paths: Paths) -> int:
+    """Bytes that daemons wrote outside their own logging until now."""
     try:
-        text = (paths.logs / STDERR_LOG).read_text(encoding="utf-8", errors="replace")
+        return (paths.logs / STDERR_LOG).stat().st_size
+    except OSError:
+        return 0
+
+
+def last_words(paths: Paths, said: int) -> str:
+    """The last lines of it since then; of all of it where the file was cut meanwhile."""
+    try:
+        written = (paths.logs / STDERR_LOG).read_bytes()
     except OSError:
         return ""
+    text = (written[said:] if len(written) >= said else written).decode("utf-8", "replace")
     return "\n".join(f"  | {line}" for line in text.splitlines()[-_LAST_LINES:])

@@ -41,10 +41,13 @@ def register(app: typer.Typer) -> None:
 
 def start(wait: Wait = _READY_S) -> None:
     """Start the daemon, also one that gave up."""
+    from swiftlmctl import readiness
+
     paths, manager = _here()
     paths.fatal_file.unlink(missing_ok=True)
+    said = readiness.said_so_far(paths)
     manager.start()
-    _report_ready(paths, manager, wait)
+    _report_ready(paths, manager, wait, said)
 
 
 def stop() -> None:
@@ -58,10 +61,13 @@ def stop() -> None:
 
 def restart(force: Kill = False, wait: Wait = _READY_S) -> None:
     """Stop the daemon gracefully and start it again."""
+    from swiftlmctl import readiness
+
     paths, manager = _here()
     paths.fatal_file.unlink(missing_ok=True)
+    said = readiness.said_so_far(paths)
     manager.restart(force=force)
-    _report_ready(paths, manager, wait)
+    _report_ready(paths, manager, wait, said)
 
 
 def install(no_start: NoStart = False, socket_activation: Activation = False) -> None:
@@ -148,13 +154,13 @@ def _here() -> tuple[Paths, ServiceManager]:
     return paths, choose(paths)
 
 
-def _report_ready(paths: Paths, manager: ServiceManager, wait_s: float) -> None:
+def _report_ready(paths: Paths, manager: ServiceManager, wait_s: float, said: int) -> None:
     from swiftlmctl import output, readiness
 
     if wait_s == 0:
         output.say("swiftlmd is starting")
         return
-    status = readiness.wait(paths, manager, wait_s)
+    status = readiness.wait(paths, manager, wait_s, said)
     output.say(
         f"swiftlmd {status.version} is ready at http://{status.http_address} (pid {status.pid})"
     )
