@@ -53,7 +53,7 @@ def read_file(path: Path) -> tomlkit.TOMLDocument:
         return tomlkit.parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return tomlkit.document()
-    except (tomlkit.exceptions.ParseError, UnicodeDecodeError) as error:
+    except (tomlkit.exceptions.TOMLKitError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error

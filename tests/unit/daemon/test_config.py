@@ -76,6 +76,7 @@ def test_a_missing_file_means_the_defaults(file: Path) -> None:
         ("[models]\naliases = ['a']\n", "table of text"),
         ("[models]\npreload = 'a'\n", "list of text"),
         ("http = 1\n", "write [http]"),
+        ("[http]\nport = 1\nport = 2\n", "not valid TOML"),
         ("[http\n", "not valid TOML"),
         ('[model."a/b"]\nkvv = "fp16"\n', "did you mean 'kv'?"),
         ('[model."a/b"]\nport = 1\n', "unknown option 'port'"),
