@@ -85,6 +85,17 @@ BAD_REQUESTS = {
         ),
         "tools",
     ),
+    "a template of one's own": (
+        m.GenerateRequest(
+            request_id="r",
+            chat=m.Chat(
+                messages=[m.Message(role="user", parts=[m.Part(text="x")])],
+                template_kwargs={"chat_template": '"{{ 1 }}"'},
+            ),
+            max_tokens=2,
+        ),
+        "chat_template_kwargs",
+    ),
     "no messages": (m.GenerateRequest(request_id="r", chat=m.Chat()), "messages"),
 }
 

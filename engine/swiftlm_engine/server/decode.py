@@ -197,7 +197,18 @@ SIMPLE_SAMPLING_FIELDS = (
 )
 
 
+# Words of `apply_chat_template` itself: a client that could say them could bring a template, that
+# is a program, of its own.
+_RENDERERS_OWN = frozenset(
+    {"conversation", "tools", "chat_template", "add_generation_prompt", "continue_final_message"}
+    | {"tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict"}
+    | {"return_assistant_tokens_mask", "tokenizer_kwargs", "sanitize_control_tokens", "messages"}
+)
+
+
 def _json_values(values: Mapping[str, str], param: str) -> dict[str, object]:
+    if taken := sorted(values.keys() & _RENDERERS_OWN):
+        raise _invalid(param, f"{param}: '{taken[0]}' is no variable of a chat template")
     return {key: _json(text, f"{param}.{key}") for key, text in values.items()}
 
 
