@@ -106,9 +106,13 @@ def _answer_rule(grammar: Grammar) -> Rule:
             return Choice(grammar.choices)
 
 
-def _schema(text: str) -> Any:
+def _schema(text: str) -> dict[str, Any]:
     try:
-        return json.loads(text)
-    except ValueError as error:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
         message = f"the JSON schema is no JSON: {error}"
         raise EngineFault(FaultKind.INVALID, message, param="response_format") from error
+    if not isinstance(schema, dict):
+        message = "the JSON schema must be an object"
+        raise EngineFault(FaultKind.INVALID, message, param="response_format")
+    return schema

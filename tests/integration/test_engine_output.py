@@ -108,8 +108,15 @@ def test_forced_tool_is_called_with_arguments_of_its_schema(engine, choice):
         assert answer.finished.reason is EndReason.TOOL_CALLS
 
 
-def test_grammar_that_cannot_be_enforced_is_refused_and_the_engine_goes_on(engine):
-    broken = Grammar(GrammarKind.REGEX, "(")
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Grammar(GrammarKind.REGEX, "("),
+        Grammar(GrammarKind.JSON_SCHEMA, "[1]"),
+        Grammar(GrammarKind.JSON_SCHEMA, "[" * 100_000),
+    ],
+)
+def test_grammar_that_cannot_be_enforced_is_refused_and_the_engine_goes_on(engine, broken):
     with pytest.raises(EngineFault) as refused:
         engine.run(GenerateJob("r", "x", max_tokens=4, grammar=broken))
     assert refused.value.kind is FaultKind.INVALID
