@@ -320,7 +320,8 @@ def _warm_up(model: Any, kv: KvCaches, peers: Peers) -> int:
         key = ("", 0)
         peers.open(key)
         peers.join(key)
-        logits = model(peers.decode(mx.array([0]))[None], cache=kv.make())
+        inputs = peers.decode(mx.array([0]), known=False, greedy=False)
+        logits = model(inputs[None], cache=kv.make())
         peers.drop(key)
     except ReadFault as error:
         raise EngineFault(FaultKind.MODEL_BROKEN, str(error)) from error

@@ -86,6 +86,7 @@ class DecodeBatch:
         self._peers = peers
         self._caches = RowCaches()
         self._inputs: mx.array | None = None  # (B,)
+        self._known: mx.array | None = None  # inputs that every rank of a group has drawn
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -221,11 +222,25 @@ class DecodeBatch:
 
     def _forward(self, inputs: mx.array) -> mx.array:
         """Logits (B, V) after the inputs (B,)."""
-        return self._caches.forward(self._model, self._peers.decode(inputs))
+        # Another array, where rows came, left or were forced, is not what was drawn.
+        known, greedy = inputs is self._known, self._is_greedy()
+        return self._caches.forward(
+            self._model, self._peers.decode(inputs, known=known, greedy=greedy)
+        )
+
+    def _is_greedy(self) -> bool:
+        """What follows from the logits alone is drawn by every rank of a group."""
+        if self._peers is ALONE:
+            return False
+        return all(
+            row.sampling.settings.greedy and row.sampling.plain and not self._is_masked(row)
+            for row in self._rows
+        )
 
     def _dispatch(self, logits: mx.array) -> None:
         assert self._inputs is not None
         fed = self._inputs
+        is_known = self._is_greedy()
         allowed = self._mask(logits)
         sampled = sample(allowed, fed, [row.sampling for row in self._rows]).astype(mx.int32)
         arrays = [sampled]
@@ -237,6 +252,7 @@ class DecodeBatch:
                 arrays += row.logprobs.arrays()
         mx.async_eval(*arrays)
         self._inputs = sampled
+        self._known = sampled if is_known else None
 
     def _mask(self, logits: mx.array) -> mx.array:
         """Logits with what rows must not take at -inf: grammars, and ends before min_tokens."""

@@ -48,6 +48,15 @@ def memory_bytes() -> int:
     return int(total) if total else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def computes_as() -> str:
+    """Machines of one name get the same bits from the same operation on the same arrays."""
+    own = mx.device_info()
+    name = f"{own.get('device_name', '')} {own.get('architecture', '')}"
+    if _name_device() is not Device.CPU:
+        return name
+    return f"{name}, {os.cpu_count()} cores, {blas_name()}"
+
+
 def blas_name() -> str:
     """Which BLAS answers float32 matmul on the CPU back end.
 

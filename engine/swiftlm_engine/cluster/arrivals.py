@@ -98,6 +98,7 @@ class Door:
         try:
             rank, memory = int(hello["rank"]), int(hello["memory"])
             version, ring = str(hello["version"]), str(hello["ring"])
+            device = str(hello.get("device", ""))  # no other version may fail for lack of it
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
         if not 0 < rank < self._group.size:
@@ -108,7 +109,7 @@ class Door:
                 f"rank {rank} on {host} runs {version}, this machine {self._version}; "
                 "install the same version on both"
             )
-        return Follower(rank, host, link, ring, memory, queue.SimpleQueue())
+        return Follower(rank, host, link, ring, memory, queue.SimpleQueue(), device)
 
 
 def _listening(address: str) -> socket.socket:

@@ -20,7 +20,7 @@ from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, rea
 from swiftlm_engine.cluster.mirror import Mirror
 from swiftlm_engine.cluster.ring import free_address, join_ring
 from swiftlm_engine.cluster.shares import Place, decode_share
-from swiftlm_engine.device import find_device, memory_bytes
+from swiftlm_engine.device import computes_as, find_device, memory_bytes
 from swiftlm_engine.generation import EngineFault
 from swiftlm_engine.turboquant.formats import FORMATS
 from swiftlm_engine.turboquant.verdict import LayerVerdict, Verdict
@@ -71,7 +71,8 @@ def _introduce(link: Link, secret: bytes, rank: int, version: str) -> float:
     """Returns how long the leader may be silent, once all ranks are there."""
     link.greet_leader(secret)
     ring = free_address(link.own_host)
-    link.send({"rank": rank, "version": version, "ring": ring, "memory": memory_bytes()})
+    own = {"memory": memory_bytes(), "device": computes_as()}
+    link.send({"rank": rank, "version": version, "ring": ring, **own})
     link.set_timeout(START_S)
     return float(link.receive()["lost_after_s"])
 
@@ -80,7 +81,7 @@ def take_step(mirror: Mirror, step: Message) -> Message | None:
     """Returns what the leader waits for, if it does."""
     match step["do"]:
         case "decode":
-            mirror.decode()
+            mirror.decode(step["known"], step["greedy"])
         case "prefill":
             mirror.prefill(_key(step), step["ids"])
         case "open":

@@ -29,7 +29,7 @@ from swiftlm_engine.cluster.link import Link, LinkLost, Message
 from swiftlm_engine.cluster.peers import Key
 from swiftlm_engine.cluster.ring import free_address, join_ring
 from swiftlm_engine.cluster.shares import Place, choose_shares, encode_share
-from swiftlm_engine.device import memory_bytes
+from swiftlm_engine.device import computes_as, memory_bytes
 from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.turboquant import policy
 from swiftlm_engine.turboquant.verdict import Verdict
@@ -50,6 +50,7 @@ class Follower:
     ring_address: str
     memory_bytes: int
     answers: queue.SimpleQueue[Message]
+    computes_as: str = ""
 
 
 class Leader:
@@ -62,6 +63,7 @@ class Leader:
         self._followers = followers
         self._children = children
         self._place: Place | None = None  # once the ranks are to load
+        self._alike = False  # all have the same logits, to the bit: the sums before them are, too
         self._first_loss = threading.Lock()  # held by who reports it, and never released
 
     # -- the model
@@ -84,6 +86,8 @@ class Leader:
             self._tell_one(follower, told)
         joined = join_ring(ring, 0, self._group.backend)
         self._place = Place(joined, shares[0], self._group.backend)
+        same = all(follower.computes_as == computes_as() for follower in self._followers)
+        self._alike = same and self._place.share.split is Split.TENSOR
         return self._place
 
     def _planned_shares(self) -> list[Share]:
@@ -126,11 +130,13 @@ class Leader:
     def join(self, key: Key) -> None:
         self._tell({"do": "join", "key": key})
 
-    def decode(self, inputs: mx.array) -> mx.array:
-        """Where every rank needs them the others add zeros, so that the sum is these inputs."""
-        self._tell({"do": "decode"})
+    def decode(self, inputs: mx.array, *, known: bool, greedy: bool) -> mx.array:
+        """Where every rank needs them and cannot know them, the others add zeros, so that the sum
+        is these inputs."""
         assert self._place is not None
-        if self._place.share.split is Split.PIPELINE:
+        known, greedy = known and self._alike, greedy and self._alike
+        self._tell({"do": "decode", "known": known, "greedy": greedy})
+        if known or self._place.share.split is Split.PIPELINE:
             return inputs
         return mx.distributed.all_sum(inputs, group=self._place.ring)
 

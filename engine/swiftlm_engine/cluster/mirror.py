@@ -18,6 +18,7 @@ from swiftlm_engine.cluster.peers import Key
 from swiftlm_engine.cluster.shares import Place
 from swiftlm_engine.prefix.kept import KeptPrefixes
 from swiftlm_engine.row_caches import Caches, RowCaches
+from swiftlm_engine.sampling.sampler import most_likely
 from swiftlm_engine.turboquant import policy
 from swiftlm_engine.turboquant.verdict import Verdict
 
@@ -30,6 +31,7 @@ class Mirror:
         self._prefilling: dict[Key, Caches] = {}
         self._keys: list[Key] = []  # of the decode batch, in its rows' order
         self._caches = RowCaches()
+        self._drawn: mx.array | None = None  # (B,), by the last step if that was greedy
         self._prefixes = KeptPrefixes(make_caches)
         self._offered: Caches = []  # what may be kept
         self._made: Caches = []  # from what was kept
@@ -57,13 +59,20 @@ class Mirror:
         self._caches.add(self._prefilling.pop(key))
         self._keys.append(key)
 
-    def decode(self) -> None:
-        """Only the leader knows the tokens: this rank adds zeros to them, or needs none."""
+    def decode(self, known: bool, greedy: bool) -> None:
         self._offered = []
+        inputs = self._drawn if known else self._told_inputs()
+        assert inputs is not None, "the leader says that this rank has drawn them"
+        logits = self._caches.forward(self._model, inputs)
+        self._drawn = most_likely(logits).astype(mx.int32) if greedy else None
+        mx.async_eval(logits if self._drawn is None else self._drawn)
+
+    def _told_inputs(self) -> mx.array:
+        """Only the leader knows the tokens: this rank adds zeros to them, or needs none."""
         inputs = mx.zeros((len(self._keys),), dtype=mx.int32)
         if self._place.share.split is Split.TENSOR:
             inputs = mx.distributed.all_sum(inputs, group=self._place.ring)
-        mx.async_eval(self._caches.forward(self._model, inputs))
+        return inputs
 
     def drop(self, key: Key) -> None:
         if key in self._prefilling:

@@ -26,8 +26,12 @@ class Peers(Protocol):
     def join(self, key: Key) -> None:
         """It moves into the decode batch, as its last row."""
 
-    def decode(self, inputs: mx.array) -> mx.array:
-        """The batch is about to be evaluated; returns the inputs (B,) as every rank sees them."""
+    def decode(self, inputs: mx.array, *, known: bool, greedy: bool) -> mx.array:
+        """The batch is about to be evaluated; returns the inputs (B,) as every rank sees them.
+
+        `known`: they are what was drawn in the last step, which was `greedy`: every row's token is
+        the most likely one, so that each rank can draw for itself.
+        """
 
     def drop(self, key: Key) -> None:
         """Its caches are gone, wherever they were."""
@@ -65,7 +69,7 @@ class Alone:
 
     def join(self, key: Key) -> None: ...
 
-    def decode(self, inputs: mx.array) -> mx.array:
+    def decode(self, inputs: mx.array, *, known: bool, greedy: bool) -> mx.array:
         return inputs
 
     def drop(self, key: Key) -> None: ...

@@ -24,10 +24,18 @@ def sample(logits: mx.array, fed: mx.array, rows: list[RowSampling]) -> mx.array
                 for i, row in enumerate(rows)
             ]
         )
-    logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     if all(row.settings.greedy for row in rows):
-        return mx.argmax(logprobs, axis=-1)
-    return _sample_groups(logprobs, rows)
+        return most_likely(logits)
+    return _sample_groups(_logprobs(logits), rows)
+
+
+def most_likely(logits: mx.array) -> mx.array:
+    """What `sample` draws for greedy rows that use their logits as they are."""
+    return mx.argmax(_logprobs(logits), axis=-1)
+
+
+def _logprobs(logits: mx.array) -> mx.array:
+    return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
 def _sample_groups(logprobs: mx.array, rows: list[RowSampling]) -> mx.array:
