@@ -101,7 +101,6 @@ class Daemon:
         self._woken = asyncio.Event()
         self._config_error = ""
         self._guard: Guard | None = None  # of the port, once it listens
-        self._waiting_for_restart: set[str] = set()
         readings = system_readings()
         device = system_device(cuda=has_cuda_mlx())
         self._machine = Machine(
@@ -196,7 +195,6 @@ class Daemon:
             self._guard.let_in(key_hashes(self._settings()))
         self._store.reach(from_settings(self._settings(), self._given.environ, Path.home()))
         self._governor.set_budget(self._machine.measure_budget())
-        self._waiting_for_restart |= set(changes.after_restart)
         log.info(
             "configuration reloaded now=%s after_restart=%s",
             ",".join(changes.now) or "-",
@@ -346,8 +344,8 @@ class Daemon:
         found = []
         if self._config_error:
             found.append(f"config.toml is broken and was not reloaded: {self._config_error}")
-        if self._waiting_for_restart:
-            keys = ", ".join(sorted(self._waiting_for_restart))
+        if waiting := self._configuration.waiting_for_restart:
+            keys = ", ".join(waiting)
             found.append(f"changed, and holds after `swiftlmctl restart`: {keys}")
         engines = len(self._residency.pids()) - 1
         if wired := wired_without_owner(self._watch.last, engines):

@@ -41,6 +41,7 @@ class LiveConfiguration:
         self, configuration: Configuration, environ: Mapping[str, str], flags: Mapping[str, str]
     ) -> None:
         self._configuration = configuration
+        self._started_with = configuration.settings
         self._environ = environ
         self._flags = flags
         self._changing = threading.Lock()  # guards read, change and write of the file
@@ -52,6 +53,16 @@ class LiveConfiguration:
     @property
     def path(self) -> Path:
         return self._configuration.path
+
+    @property
+    def waiting_for_restart(self) -> tuple[str, ...]:
+        """What differs from the settings that this process runs by, and cannot be taken over."""
+        now, before = self.settings, self._started_with
+        return tuple(
+            option.key
+            for option in OPTIONS.values()
+            if option.needs_restart and getattr(now, option.name) != getattr(before, option.name)
+        )
 
     def reload(self) -> Changes:
         """Reads the file again; raises ConfigError and keeps what is."""

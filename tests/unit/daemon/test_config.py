@@ -236,7 +236,11 @@ def test_a_reload_tells_what_holds_now_and_what_waits_for_a_restart(file: Path) 
     changes = live.reload()
     assert changes.now == ("log.level",)
     assert changes.after_restart == ("http.port",)
+    assert live.waiting_for_restart == ("http.port",)
     assert live.settings.log_level == "debug"
+    file.write_text("")
+    live.reload()
+    assert live.waiting_for_restart == ()
 
 
 def test_a_reload_of_a_broken_file_keeps_what_was(file: Path) -> None:
