@@ -52,7 +52,8 @@ def show_plan(reply: m.PlanGroupReply) -> None:
     output.show_table(Table(_WAY_COLUMNS, tuple(_way_rows(plan))))
     output.say("speeds in tokens/s are predictions from memory bandwidth and measured links")
     if plan["ways"] and not plan["spread"]:
-        output.say(f'to split it: `cluster = true` below [model."{plan["model"]}"] in config.toml')
+        output.say(f'to split it: `cluster = true` below [model."{plan["model"]}"] in config.toml,')
+        output.say("which the daemon reads at SIGHUP or `swiftlmctl restart`")
     if reply.left_out:
         output.say()
         show_checks(reply.left_out)

@@ -32,7 +32,7 @@ from swiftlmd.config.settings import Settings
 from swiftlmd.engines.environment import engine_environment
 from swiftlmd.engines.process import engine_command
 from swiftlmd.faults import ServiceError
-from swiftlmd.instance import PortBusy, bind_port
+from swiftlmd.instance import PortBusy, bind_port, port_holder
 from swiftlmd.machine import has_cuda_mlx
 from swiftlmd.memory import machine_limits, system_device, system_readings
 from swiftlmd.store.options import from_settings
@@ -69,9 +69,8 @@ def run(arguments: argparse.Namespace, paths: Paths) -> int:
         agent = Agent(lent(paths, settings, os.environ))
         if arguments.stdio:
             return _receive_one(agent)
-        host, _, port = with_port(arguments.listen).rpartition(":")
-        listener = bind_port(host.strip("[]"), int(port))
-    except (LinkLost, ServiceError, ConfigError, PortBusy, OSError) as error:
+        listener = _listening(with_port(arguments.listen))
+    except (LinkLost, ServiceError, ConfigError, OSError) as error:
         return _refused(str(error))
     listener.setblocking(True)
     log.info(
@@ -79,6 +78,21 @@ def run(arguments: argparse.Namespace, paths: Paths) -> int:
     )
     _serve(listener, agent)
     return DaemonExit.STAY_DOWN
+
+
+def _listening(address: str) -> socket.socket:
+    """Raises OSError with what to change."""
+    host, _, port = address.rpartition(":")
+    try:
+        return bind_port(host.strip("[]"), int(port))
+    except PortBusy as error:
+        holder = port_holder(int(port))
+        message = f"{address} is taken by {holder}; stop it, or give another port to --listen"
+        raise OSError(message) from error
+    except OSError as error:
+        why = error.strerror or error
+        message = f"cannot listen at {address}: {why}; give an address of this machine to --listen"
+        raise OSError(message) from error
 
 
 def lent(paths: Paths, settings: Settings, environ: Mapping[str, str]) -> Lent:
