@@ -5,7 +5,6 @@ exceeds the budget unless forced; every model has at most one load under way.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import traceback
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ from fakes import (
     settle,
     stored_model,
 )
-from residency_world import GB, World, make_world
+from residency_world import GB, World
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.settings import NEVER, Settings
@@ -371,33 +370,6 @@ async def test_a_loaded_model_is_served_after_its_folder_was_removed(world: Worl
     await world.use("a")
     world.store.models.clear()
     await world.use("a")
-    assert world.launcher.launched == ["a"]
-
-
-async def test_leaving_residency_ends_every_engine() -> None:
-    world = make_world()
-    async with world.residency:
-        await world.use("a")
-        await world.use("b")
-        assert len(world.memory.held) == 2
-    assert world.memory.held == {}
-
-
-async def test_nothing_is_loaded_once_the_daemon_stops() -> None:
-    world = make_world()
-    world.launcher.gate.clear()
-
-    async def preload() -> None:
-        for name in ("a", "b"):
-            with contextlib.suppress(ServiceError):
-                async for _ in world.residency.load(name):
-                    pass
-
-    async with asyncio.timeout(5):
-        async with world.residency:
-            task = asyncio.create_task(preload())
-            await settle()
-        await task
     assert world.launcher.launched == ["a"]
 
 
