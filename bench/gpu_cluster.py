@@ -8,7 +8,8 @@ and `stream_generate` of a model that mlx-lm's `shard` split over two. First tok
 the first step; decode is what follows. "8 at once" are eight requests in one batch, ours only.
 Random weights are as fast as trained ones and say nothing of quality; the table says how far the
 text of two ranks equals one's (float16 sums in another order part sooner or later).
-Needs mlx with its CUDA back end, mlx-lm and what the engine needs; five minutes, of which four are loading and compiling.
+Needs mlx with its CUDA back end, mlx-lm and what the engine needs; five minutes, of which four are
+loading and compiling.
 `--backend ring --shape tiny` tries it on a CPU.
 """
 
