@@ -82,7 +82,7 @@ def chat(
     think: Think = None,
     verbose: Verbose = False,
 ) -> None:
-    """Talk with a model; /clear forgets, /help tells more, Ctrl-D leaves."""
+    """Talk with a model; /help tells more, Ctrl-D leaves."""
     from swiftlmctl import client, conversation
 
     wishes = conversation.Wishes(model, system, max_tokens, temperature, seed, think)

@@ -36,7 +36,7 @@ def plan(
     parallel: Parallel = None,
     json: Json = False,
 ) -> None:
-    """Say where a model runs: on one machine or over how many, cut how, and why."""
+    """Say over how many machines a model runs, and why."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, clusterview, output
 
@@ -54,7 +54,7 @@ def plan(
 
 
 def pull(model: Model, json: Json = False) -> None:
-    """Have each host fetch from the hub what it needs of a model; again goes on where it ended."""
+    """Have each host fetch its share of a model; goes on if cut."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output, progress
 
@@ -68,7 +68,7 @@ def pull(model: Model, json: Json = False) -> None:
 
 
 def add(name: Name, agent: Agent = "", ssh: Ssh = False, json: Json = False) -> None:
-    """Take a host in, once it answers, knows the secret and has the same versions."""
+    """Take a host in, once nothing is wrong with it."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, clusterview, output
 
@@ -95,7 +95,7 @@ def add(name: Name, agent: Agent = "", ssh: Ssh = False, json: Json = False) -> 
 
 
 def remove(name: Name) -> None:
-    """Take a host out; models that are loaded keep it until they are unloaded."""
+    """Take a host out; loaded models keep it until unloaded."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
 

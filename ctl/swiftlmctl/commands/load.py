@@ -196,12 +196,12 @@ def unload(model: Model, force: Force = False, json: Json = False) -> None:
 
 
 def pin(model: Model) -> None:
-    """Keep a loaded model in memory: neither idle time nor another model unloads it."""
+    """Keep a loaded model in memory, idle or not."""
     _set_pinned(model, True)
 
 
 def unpin(model: Model) -> None:
-    """Let a pinned model be unloaded again when it is idle or memory is short."""
+    """Let a pinned model be unloaded again."""
     _set_pinned(model, False)
 
 

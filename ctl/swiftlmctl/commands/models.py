@@ -140,7 +140,10 @@ def _show_removal(reply: m.RemoveModelReply, verb: str, json: bool) -> None:
 
 
 def pull(
-    model: Model,
+    model: Annotated[
+        str,
+        typer.Argument(help="smollm2-135m, ORG/NAME of the hub, or a folder.", show_default=False),
+    ],
     revision: Annotated[str, typer.Option(help="Branch, tag or commit.")] = "",
     include: Annotated[
         list[str] | None, typer.Option(help="Further files, or one .gguf; may be repeated.")

@@ -51,7 +51,7 @@ def start(wait: Wait = _READY_S) -> None:
 
 
 def stop() -> None:
-    """Stop the daemon after what it is doing (at most 30 s)."""
+    """Stop the daemon; what it does may end (service.drain)."""
     from swiftlmctl import output
 
     _, manager = _here()
@@ -91,7 +91,7 @@ def install(no_start: NoStart = False, socket_activation: Activation = False) ->
 
 
 def uninstall() -> None:
-    """Stop the daemon and remove the service; models and configuration stay."""
+    """Stop the daemon, remove the service; models stay."""
     from swiftlmctl import output
 
     _, manager = _here()

@@ -83,7 +83,7 @@ def search(
 
 
 def repair(model: Model, json: Json = False) -> None:
-    """Read every byte of a model again and fetch what is wrong or missing."""
+    """Read a model again; fetch what is wrong or missing."""
     from swiftlm_proto import messages as m
 
     request = m.RepairModelRequest(model=model)
@@ -142,7 +142,7 @@ def pack(
     remove: Annotated[bool, typer.Option("--remove", help="Delete the records again.")] = False,
     json: Json = False,
 ) -> None:
-    """Write a model's experts as records that one read fetches, for streaming them from disk.
+    """Write a model's experts as records, to stream from disk.
 
     They take as much disk as the experts, and are used only if reading them was measured to be at
     least a tenth faster.

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from swiftlmctl.service.job import Job
 
-# The daemon drains for at most 30 s; after this the supervisor kills it.
+# The daemon drains for `service.drain` (25 s); after this the supervisor kills it.
 EXIT_TIMEOUT_S = 45
 # How long past the exit timeout a verb goes on waiting for a process to be gone.
 EXIT_GRACE_S = 10
