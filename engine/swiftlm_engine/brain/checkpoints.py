@@ -28,6 +28,6 @@ def checkpoints(boundaries: Sequence[int], num_prefill: int) -> tuple[int, ...]:
     for boundary in reversed(inside[1:-1]):
         if len(kept) < MAX_CHECKPOINTS - 1 and kept[-1] - boundary >= MIN_GAP:
             kept.append(boundary)
-    if kept[-1] - inside[0] >= MIN_GAP and inside[0] >= MIN_GAP:
+    if kept[-1] > inside[0] >= MIN_GAP:  # however short the question: others share what is before
         kept.append(inside[0])
     return tuple(reversed(kept))

@@ -1,0 +1,25 @@
+"""Where prefill pauses so that a window or a state can be kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from swiftlm_engine.brain.checkpoints import checkpoints
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "num_prefill", "pauses"),
+    [
+        ((), 900, ()),
+        ((900,), 900, (900,)),
+        ((700, 900), 900, (700, 900)),
+        ((888, 900), 900, (888, 900)),  # a long document and a short question to it
+        ((40, 900), 900, (900,)),  # a system prompt that costs less than a pass
+        ((700, 890, 900), 900, (700, 900)),  # turns that close together are worth no pause
+        ((100, 300, 500, 700, 900, 1200), 1100, (100, 500, 700, 900)),
+    ],
+)
+def test_prefill_pauses_after_the_system_prompt_and_at_the_latest_turns(
+    boundaries, num_prefill, pauses
+):
+    assert checkpoints(boundaries, num_prefill) == pauses
