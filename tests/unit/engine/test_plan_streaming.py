@@ -37,14 +37,17 @@ def test_summary_and_json_say_that_experts_are_streamed_and_how_fast(moe: facts.
     assert described["ssd_measured"] is False
 
 
-def test_engine_environment_shortens_command_buffers_only_where_layers_wait(
+def test_engine_environment_starts_the_router_sooner_only_where_layers_wait(
     moe: facts.ModelFacts,
 ) -> None:
     streamed = plan.make_plan(moe, PlanRequest(), M4_16)
     assert streamed.environment == {"MLX_MAX_OPS_PER_BUFFER": "8"}
     resident = plan.make_plan(moe, PlanRequest(), mac(64, 48.0))
     assert resident.environment == {}
-    on_cpu = plan.make_plan(moe, PlanRequest(stream=Toggle.ON), MachineLimits(64 * GIB))
+    on_cuda = plan.make_plan(moe, PlanRequest(), replace(M4_16, accelerator=plan.Accelerator.CUDA))
+    assert on_cuda.environment == {"MLX_USE_CUDA_GRAPHS": "0"}
+    on_cpu = plan.make_plan(moe, PlanRequest(), replace(M4_16, accelerator=plan.Accelerator.CPU))
+    assert on_cpu.streaming is not None
     assert on_cpu.environment == {}
 
 

@@ -17,6 +17,11 @@ from .speed import Range, Speed
 from .streaming import Streaming
 from .terms import Measured, Need, Term
 
+STREAMING_ENVIRONMENT = {
+    Accelerator.METAL: {"MLX_MAX_OPS_PER_BUFFER": "8"},
+    Accelerator.CUDA: {"MLX_USE_CUDA_GRAPHS": "0"},
+}
+
 
 class Strategy(StrEnum):
     RESIDENT = "resident"
@@ -144,11 +149,12 @@ class Plan:
     def environment(self) -> Mapping[str, str]:
         """What MLX reads when it is imported.
 
-        Streamed layers wait for the router on Metal: short command buffers start it sooner.
+        Streamed layers wait for the router, which short command buffers start sooner on Metal, and
+        on CUDA kernels that are launched one by one, not as a graph.
         """
-        metal = self.machine.accelerator is Accelerator.METAL
-        streams = self.streaming is not None and self.streaming.streamed_layers > 0
-        return {"MLX_MAX_OPS_PER_BUFFER": "8"} if metal and streams else {}
+        if self.streaming is None or not self.streaming.streamed_layers:
+            return {}
+        return dict(STREAMING_ENVIRONMENT.get(self.machine.accelerator, {}))
 
     def request_cost(self, prompt_tokens: int, max_tokens: int) -> RequestCost:
         """For admission. The prompt may be longer than the context: that is not judged here."""
