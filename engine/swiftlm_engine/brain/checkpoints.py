@@ -18,16 +18,18 @@ def checkpoints(boundaries: Sequence[int], num_prefill: int) -> tuple[int, ...]:
     """The boundaries worth a pause, ascending.
 
     Always the last one (before the answer's opener, where the next turn's prompt still agrees when
-    thinking is dropped from history) and the first one (the system prompt, which conversations
-    share); between them the latest, as an edited last message comes back to those.
+    thinking is dropped from history) and the first one of some length (the system prompt, which
+    conversations share); between them the latest, as an edited last message comes back to those.
     """
     inside = [b for b in boundaries if 0 < b <= num_prefill]
     if not inside:
         return ()
     kept = [inside[-1]]
-    for boundary in reversed(inside[1:-1]):
-        if len(kept) < MAX_CHECKPOINTS - 1 and kept[-1] - boundary >= MIN_GAP:
+    shared = next((b for b in inside if b >= MIN_GAP), inside[-1])
+    for boundary in reversed(inside[:-1]):
+        is_apart = kept[-1] - boundary >= MIN_GAP
+        if boundary > shared and is_apart and len(kept) < MAX_CHECKPOINTS - 1:
             kept.append(boundary)
-    if kept[-1] > inside[0] >= MIN_GAP:  # however short the question: others share what is before
-        kept.append(inside[0])
+    if shared < kept[-1]:  # however short the question: others share what is before it
+        kept.append(shared)
     return tuple(reversed(kept))

@@ -14,6 +14,11 @@ from swiftlm_engine.brain.checkpoints import checkpoints
         ((900,), 900, (900,)),
         ((700, 900), 900, (700, 900)),
         ((888, 900), 900, (888, 900)),  # a long document and a short question to it
+        (
+            (4, 888, 900),
+            900,
+            (888, 900),
+        ),  # 4: before the system prompt's text
         ((40, 900), 900, (900,)),  # a system prompt that costs less than a pass
         ((700, 890, 900), 900, (700, 900)),  # turns that close together are worth no pause
         ((100, 300, 500, 700, 900, 1200), 1100, (100, 500, 700, 900)),
