@@ -104,7 +104,7 @@ def test_a_decoded_token_waits_once_for_each_streamed_layer(folder):
 def test_an_unknown_kind_of_experts_is_refused_before_any_is_read(tmp_path, monkeypatch):
     folder = make_model("qwen3_moe", tmp_path, num_experts=64, moe_intermediate_size=512)
     bank = 64 * 512 * 64 * 4  # bytes of one projection of one layer
-    monkeypatch.setattr(install, "EXPERT_FAMILIES", frozenset())
+    monkeypatch.setattr(install, "EXPERT_MODULES", {})
     monkeypatch.setattr(os, "preadv", lambda *_: pytest.fail("an expert was read"))
     mx.clear_cache()
     before = mx.get_active_memory()

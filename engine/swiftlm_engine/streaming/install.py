@@ -11,9 +11,11 @@ from pathlib import Path
 
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
-from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchGLU, SwitchLinear, SwitchMLP
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchGLU, SwitchLinear
 
-from swiftlm_engine.brain.plan.expert_families import EXPERT_FAMILIES
+from swiftlm_engine.brain.facts import read_model
+from swiftlm_engine.brain.facts.expert_layout import EXPERT_MODULES
+from swiftlm_engine.brain.plan.expert_families import streams_experts
 from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
 from swiftlm_engine.streaming.dtypes import NAMES
@@ -36,7 +38,6 @@ from swiftlm_engine.streaming.table import (
 from swiftlm_engine.streaming.whole_layers import install_layers
 
 MIN_SLOTS = 8
-EXPERT_MODULES = (SwitchGLU, SwitchMLP, SwitchLinear, QuantizedSwitchLinear)
 TOP_K_NAMES = ("top_k", "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "k")
 
 
@@ -53,15 +54,12 @@ def install(
     model: nn.Module, model_type: str, folder: Path, options: StreamOptions
 ) -> StreamingReport:
     """Raises `EngineFault`: nothing has been read and the model is as it was."""
-    if options.mode is StreamMode.LAYERS or not (
-        options.mode is StreamMode.EXPERTS or _has_experts(model)
-    ):
-        return install_layers(model, folder, options)
-    return _install_experts(model, model_type, folder, options)
-
-
-def _has_experts(model: nn.Module) -> bool:
-    return any(isinstance(module, EXPERT_MODULES) for _, module in model.named_modules())
+    by_experts = options.mode is StreamMode.EXPERTS
+    if options.mode is StreamMode.AUTO:  # without a plan, as a plan decides
+        by_experts = streams_experts(read_model(folder))
+    if by_experts:
+        return _install_experts(model, model_type, folder, options)
+    return install_layers(model, folder, options)
 
 
 def _install_experts(
@@ -98,7 +96,7 @@ def _install_experts(
 
 def find_experts(model: nn.Module, model_type: str, folder: Path) -> list[ExpertLayer]:
     """Where the experts of a lazily loaded model lie. Raises `EngineFault` if not all is known."""
-    if model_type not in EXPERT_FAMILIES:
+    if model_type not in EXPERT_MODULES:
         raise refused(f"experts of model type '{model_type}' cannot be streamed")
     switches = _find(model, model_type)
     try:

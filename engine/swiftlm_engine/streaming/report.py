@@ -16,7 +16,7 @@ from swiftlm_engine.streaming.streamer import Streamer
 
 
 class StreamMode(StrEnum):
-    AUTO = "on"  # experts where the model has some, else layers
+    AUTO = "on"  # experts where they can be read one by one, else layers
     LAYERS = "layers"
     EXPERTS = "experts"
 

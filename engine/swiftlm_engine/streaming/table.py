@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from swiftlm_engine.brain.facts.expert_layout import MIXTRAL_NAMES, experts_of, places
 from swiftlm_engine.streaming.reader import CASTS, Source
 
 MAX_HEADER = 100 << 20
-MIXTRAL_NAMES = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 
 
 class TableError(ValueError):
@@ -87,7 +86,7 @@ def locate(
 def _stacked(
     tensors: dict[str, Tensor], path: str, name: str, shape: tuple[int, ...]
 ) -> tuple[Source, ...] | None:
-    for place in _places(path):
+    for place in places(path):
         tensor = tensors.get(f"{place}.{name}")
         if tensor is not None and tensor.shape == shape:
             return _cut(tensor, shape[0], 0, 1)
@@ -98,8 +97,8 @@ def _per_expert(
     tensors: dict[str, Tensor], path: str, name: str, shape: tuple[int, ...]
 ) -> tuple[Source, ...] | None:
     module, _, parameter = name.partition(".")
-    for place in _places(path):
-        experts = _experts_of(place)
+    for place in places(path):
+        experts = experts_of(place)
         for alias in (module, MIXTRAL_NAMES.get(module, module)):
             names = [f"{experts}.{e}.{alias}.{parameter}" for e in range(shape[0])]
             found = [tensors[n] for n in names if n in tensors]
@@ -115,8 +114,8 @@ def _fused(
     module, _, parameter = name.partition(".")
     if parameter != "weight" or len(shape) != 3:
         return None
-    for place in _places(path):
-        experts = _experts_of(place)
+    for place in places(path):
+        experts = experts_of(place)
         if module == "down_proj":
             tensor, wanted, part, parts = tensors.get(f"{experts}.down_proj"), shape, 0, 1
         else:
@@ -135,21 +134,6 @@ def _cut(tensor: Tensor, experts: int, part: int, parts: int) -> tuple[Source, .
         Source(tensor.path, tensor.offset + (e * parts + part) * size, size, tensor.dtype)
         for e in range(experts)
     )
-
-
-def _places(path: str) -> Iterator[str]:
-    """A module's path, and the names that multimodal checkpoints give it."""
-    yield path
-    if path.startswith("language_model.model."):
-        rest = path.removeprefix("language_model.model.")
-        yield f"model.language_model.{rest}"
-        yield f"model.{rest}"
-
-
-def _experts_of(place: str) -> str:
-    """Where checkpoints that were not converted keep the experts of the module at `place`."""
-    parent = place.rpartition(".")[0]
-    return parent if parent.endswith(".experts") else parent + ".experts"
 
 
 def record_bytes(components: tuple[Component, ...]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from .config import Config
 from .errors import LyingHeader
+from .expert_layout import unreadable_expert
 from .families import num_layers
 from .quantisation import Packing, logical_size
 from .safetensors import Tensor
@@ -84,6 +85,7 @@ class _Sorter:
         self._num_experts = config.maybe(*_EXPERT_COUNT) or 0
         self._tallies: dict[tuple[Part, int | None], _Tally] = {}
         self._places: dict[str, tuple[Part, int | None]] = {}
+        self._experts: list[Tensor] = []
         self._largest = 0
 
     def add(self, tensor: Tensor, packings: Mapping[str, Packing]) -> None:
@@ -101,6 +103,7 @@ class _Sorter:
         part = place[0]
         if part is Part.EXPERTS:
             self._check_experts(tensor)
+            self._experts.append(tensor)
         if nbytes > self._largest and part is not Part.VISION and part is not Part.UNUSED:
             self._largest = nbytes
 
@@ -123,6 +126,7 @@ class _Sorter:
             tied=not parts[Part.HEAD].weights,
             largest_tensor_bytes=self._largest,
             largest_layer_bytes=max((a.bytes_as() for a in layers.values()), default=0),
+            unreadable_expert=unreadable_expert(self._config.model_type, self._experts),
         )
 
     def _place(self, tensor: Tensor) -> tuple[Part, int | None]:

@@ -75,6 +75,7 @@ class Weights:
     tied: bool
     largest_tensor_bytes: int
     largest_layer_bytes: int
+    unreadable_expert: str = ""  # a tensor of experts that cannot be read one by one
 
     def part(self, part: Part, itemsize: int | None = None) -> int:
         return self.parts.get(part, Amount()).bytes_as(itemsize)

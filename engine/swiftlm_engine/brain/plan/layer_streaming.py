@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swiftlm_engine.brain.facts import ModelFacts
+from swiftlm_engine.brain.facts import Amount, ModelFacts
 
 BANKS = 2
 
@@ -38,9 +38,24 @@ class LayerPlacement:
 
 
 def layer_sizes(facts: ModelFacts, itemsize: int | None) -> list[LayerSize]:
-    """Of a checkpoint, from its headers; `itemsize` is that of floats which a load casts."""
-    layers = facts.weights.layers
-    return [LayerSize(x.bytes_as(itemsize), disk_bytes=x.bytes_as()) for x in layers]
+    """Of a checkpoint, from its headers; `itemsize` is that of floats which a load casts.
+
+    Experts that a load has to transpose or rename are no longer what lies in the file: they stay in
+    memory, and no layer is priced with them.
+    """
+    weights = facts.weights
+    changed = {}
+    if weights.unreadable_expert:
+        changed = {experts.layer: experts.amount for experts in weights.experts}
+
+    def passing(number: int, itemsize: int | None) -> int:
+        kept = changed.get(number, Amount())
+        return weights.layers[number].bytes_as(itemsize) - kept.bytes_as(itemsize)
+
+    return [
+        LayerSize(passing(number, itemsize), disk_bytes=passing(number, None))
+        for number in range(len(weights.layers))
+    ]
 
 
 def place_layers(layers: Sequence[LayerSize], room_bytes: int) -> LayerPlacement:

@@ -201,6 +201,12 @@ def _warnings(plan: Plan, step: Step) -> list[str]:
             f"{gigabytes(plan.available_bytes)} available ({plan.binding.name}); "
             "expect swapping or an abort"
         )
+    unreadable = plan.facts.weights.unreadable_expert
+    if unreadable and (plan.refused or plan.layers is not None):
+        found.append(
+            f"experts of this checkpoint cannot be read one by one ({unreadable}): they stay in "
+            "memory and the rest of the layers is streamed; a converted checkpoint streams experts"
+        )
     if plan.facts.kv_assumed:
         found.append(
             f"the caches of {plan.facts.model_type} are priced as plain attention; "

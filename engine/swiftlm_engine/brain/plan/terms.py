@@ -11,7 +11,7 @@ from swiftlm_engine.brain.facts.layers import LayerKind
 from swiftlm_engine.brain.ledger import EntryKind
 from swiftlm_engine.brain.vision import FEATURE_BYTES
 
-from .layer_streaming import LayerPlacement
+from .layer_streaming import LayerPlacement, layer_sizes
 from .machine import GB, Accelerator, Covers, Limit, MachineLimits
 from .request import AUTO_PARALLEL, PlanRequest, Settings
 from .scratch import prefill_scratch
@@ -144,8 +144,8 @@ def streamed_layers_need(
 ) -> Need:
     """The layers that stay, banks for those that pass through, and what no layer holds."""
     cast = facts.cast_itemsize(request.dtype)
-    layers = facts.weights.layers
-    shared = facts.weights.resident_bytes(cast) - sum(layer.bytes_as(cast) for layer in layers)
+    layers = layer_sizes(facts, cast)
+    shared = facts.weights.resident_bytes(cast) - sum(layer.bytes for layer in layers)
     note = f"{len(layers) - len(placement.streamed)} of {len(layers)} layers, and the rest"
     rows = [
         Term(EntryKind.WEIGHTS, shared + placement.resident_bytes, Source.HEADER, note),
