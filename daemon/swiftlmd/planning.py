@@ -250,7 +250,7 @@ def _gpu_layers(text: str) -> int | None:
 
 def _stamp(folder: Path) -> tuple[int, ...]:
     try:
-        files = [folder, folder / "config.json"]
+        files = [folder, folder / "config.json", *sorted(folder.glob("*.safetensors"))]
         return tuple(path.stat().st_mtime_ns for path in files)
     except OSError:
         return ()

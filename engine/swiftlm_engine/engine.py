@@ -36,6 +36,14 @@ log = logging.getLogger(__name__)
 DEVICE_FAULTS = ("[METAL] Command buffer execution failed", "CUDA error", "cudaError")
 
 
+# So is this one: the files are not what was loaded, and only a new load reads what they are now.
+FILES_CHANGED = "changed while its model is loaded"
+
+
+class FilesChanged(Exception):
+    """The weights on disk are no longer those that were loaded; this process must end."""
+
+
 class DeviceFault(Exception):
     """The GPU failed, or a step that other ranks take part in; this process must end."""
 
@@ -293,6 +301,9 @@ class Engine:
         # Other ranks may have run a step that failed here: nobody knows what they hold.
         if self.runner.is_split or any(mark in text for mark in DEVICE_FAULTS):
             raise DeviceFault(text) from error
+        if FILES_CHANGED in text:
+            what, _, _ = text.partition(";")
+            raise FilesChanged(f"{what}; a new load reads it as it is now") from error
         log.error("step failed, %d sequences lost: %s", len(self.scheduler.running), text)
         fault = EngineFault(FaultKind.INTERNAL, f"the model failed in this step: {text}")
         self._fail(self.scheduler.fail_running(), fault)

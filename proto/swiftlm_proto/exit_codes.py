@@ -27,6 +27,7 @@ class EngineExit(IntEnum):
     MODEL_BROKEN = 72
     STOP_TIMED_OUT = 73
     PARENT_GONE = 74
+    FILES_CHANGED = 75  # a new load reads them as they are now
 
 
 class CtlExit(IntEnum):

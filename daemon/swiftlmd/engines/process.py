@@ -36,6 +36,7 @@ _MEANINGS = {
     EngineExit.MODEL_BROKEN: "the model's files are broken",
     EngineExit.STOP_TIMED_OUT: "it could not stop in time",
     EngineExit.PARENT_GONE: "it lost the daemon",
+    EngineExit.FILES_CHANGED: "the model's files changed while it was loaded",
 }
 
 # What MLX or Metal prints before it aborts the process, and what the operator can do.

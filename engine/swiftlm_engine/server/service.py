@@ -24,7 +24,7 @@ from swiftlm_engine.assembly import open_session
 from swiftlm_engine.cluster.arrivals import gather
 from swiftlm_engine.cluster.group import Group
 from swiftlm_engine.device import NoDevice
-from swiftlm_engine.engine import DeviceFault, failure
+from swiftlm_engine.engine import DeviceFault, FilesChanged, failure
 from swiftlm_engine.generation import (
     EndReason,
     EngineFault,
@@ -305,7 +305,7 @@ class EngineService(m.EngineBase):
         if self._session is not None:
             fault = EngineFault(FaultKind.INTERNAL, f"the engine died: {error}")
             self._session.engine.fail_all(fault)
-        code = EngineExit.GPU_FAULT if isinstance(error, DeviceFault) else EngineExit.LOOP_DIED
+        code = _exit_code(error)
         threading.Timer(2 * FLUSH_S, os._exit, (code,)).start()
         asyncio.run_coroutine_threadsafe(self._flush_and_end(code), self._loop)
 
@@ -336,6 +336,12 @@ class EngineService(m.EngineBase):
     async def _on_tokenizer(self, function: Callable[[Session, Q], R], question: Q) -> R:
         session = self._ready()
         return await self._loop.run_in_executor(self._tokenizing, function, session, question)
+
+
+def _exit_code(error: BaseException) -> EngineExit:
+    if isinstance(error, FilesChanged):
+        return EngineExit.FILES_CHANGED
+    return EngineExit.GPU_FAULT if isinstance(error, DeviceFault) else EngineExit.LOOP_DIED
 
 
 def _end_with_rank(reason: str) -> None:
