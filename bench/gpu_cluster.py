@@ -1,6 +1,7 @@
 """One model over two CUDA GPUs through NCCL: ours beside one card and beside mlx-lm's sharding.
 
     python bench/gpu_cluster.py [--shape 8b] [--prompt 2048] [--tokens 128] [--rounds 5] [--out DIR]
+        [--only two,peer]
 
 Writes a random 4-bit checkpoint with the shape of Qwen3-8B and a tokenizer of as many words, and
 asks in turns, greedily: our engine on one card, over two (tensor parallel), over two as a pipeline,
@@ -47,6 +48,14 @@ from swiftlm_proto import messages as m  # noqa: E402
 VOCABULARY = {"8b": 151936, "small": 151936, "tiny": 1024}
 SENTENCE = "the quick brown fox jumps over the lazy dog and says hello world to the user "
 WIDTH = 8
+CARDS = {
+    "two": "two cards",
+    "peer": "mlx-lm, two cards",
+    "one": "one card",
+    "row": "two, pipeline",
+}
+SPLITS = {"one": "", "two": "tensor", "row": "pipeline"}
+STARTED = time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds; no round begins later")
+    parser.add_argument("--only", default="one,two,row,peer", help="of one, two, row and peer")
     parser.add_argument("--out", type=Path, default=Path(".cache/bench"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -123,34 +133,42 @@ def _environ(**more: str) -> dict[str, str]:
 async def measure(folder: Path, args: argparse.Namespace) -> Report:
     """Figures are saved after each round: a run that is cut off leaves what it had."""
     prompt, short = text_of(args.prompt), text_of(64)
-    found: dict[str, list[Asked]] = {"one": [], "two": [], "row": [], "peer": []}
-    wide: dict[str, list[float]] = {"one": [], "two": [], "row": []}
+    wanted = [name for name in CARDS if name in args.only.split(",")]
+    found: dict[str, list[Asked]] = {name: [] for name in wanted}
+    wide: dict[str, list[float]] = {name: [] for name in wanted if name != "peer"}
     async with AsyncExitStack() as stack:
-        peer = stack.enter_context(sharded(folder, args))
-        ours: dict[str, EngineProcess] = {}
-        for name, split in {"one": "", "two": "tensor", "row": "pipeline"}.items():
-            ours[name] = await stack.enter_async_context(engine(folder, name, args, split))
-
         # One after the other: groups that share two cards wait for each other in every sum (side by
         # side, the first token of three of them took 113 s; that of one alone takes 1).
-        await asyncio.to_thread(peer.warm_up, prompt, args.tokens)
-        for name, process in ours.items():
-            await load(process, name, folder)
-            await ask(process, prompt, args.tokens, "warm")
-            await ask_many(process, short, args.tokens, "warm")
+        ours: dict[str, EngineProcess] = {}
+        for name in wide:
+            ours[name] = await stack.enter_async_context(engine(folder, name, args, SPLITS[name]))
+            await load(ours[name], name, folder)
+            await ask(ours[name], prompt, args.tokens, "warm")
+            await ask_many(ours[name], short, args.tokens, "warm")
+            said(f"{name} is warm")
+        if "peer" in wanted:
+            peer = stack.enter_context(sharded(folder, args))
+            await asyncio.to_thread(peer.warm_up, prompt, args.tokens)
+            said("mlx-lm is warm")
         deadline = time.monotonic() + args.limit
         for round_ in range(args.rounds):
             for name, process in ours.items():
                 found[name].append(await ask(process, prompt, args.tokens, f"a{round_}"))
-            found["peer"].append(await asyncio.to_thread(peer.ask, prompt, args.tokens))
+            if "peer" in wanted:
+                found["peer"].append(await asyncio.to_thread(peer.ask, prompt, args.tokens))
             for name, process in ours.items():
                 wide[name].append(await ask_many(process, short, args.tokens, f"b{round_}"))
             report = _report(found, wide)
             report.save(args.out)
+            said(f"round {round_ + 1} of {args.rounds}")
             if time.monotonic() > deadline:
                 report.notes.append(f"cut off after {round_ + 1} rounds")
                 break
     return report
+
+
+def said(text: str) -> None:
+    print(f"{time.monotonic() - STARTED:.0f} s: {text}", file=sys.stderr, flush=True)
 
 
 def text_of(num_tokens: int) -> str:
@@ -159,36 +177,28 @@ def text_of(num_tokens: int) -> str:
 
 
 def _report(found: dict[str, list[Asked]], wide: dict[str, list[float]]) -> Report:
-    cards = ["one card", "two cards", "two, pipeline", "mlx-lm, two cards"]
-    report = Report("gpu_cluster", ["", *cards, "two / one", "ours / mlx-lm"])
+    columns = ["", *(CARDS[name] for name in found), "two / one", "ours / mlx-lm"]
+    report = Report("gpu_cluster", columns)
     first = {k: Figure(tuple(a.first_s * 1000 for a in v), "ms") for k, v in found.items()}
     rate = {k: Figure(tuple(a.decode_rate for a in v), "tok/s") for k, v in found.items()}
     many = {k: Figure(tuple(v), "tok/s") for k, v in wide.items()}
-    prompt_tokens = found["one"][0].prompt_tokens
-    report.add(
-        f"first token after {prompt_tokens}",
-        *first.values(),
-        ratio(first["one"], first["two"]),
-        ratio(first["peer"], first["two"]),
-        **{f"first_{name}": figure for name, figure in first.items()},
-    )
-    report.add(
-        "decode",
-        *rate.values(),
-        ratio(rate["two"], rate["one"]),
-        ratio(rate["two"], rate["peer"]),
-        **{f"decode_{name}": figure for name, figure in rate.items()},
-    )
-    report.add(
-        f"decode, {WIDTH} at once",
-        *many.values(),
-        "",
-        ratio(many["two"], many["one"]),
-        "",
-        **{f"many_{name}": figure for name, figure in many.items()},
-    )
-    own = found["two"][-1].text
-    for name in ("one", "row", "peer"):
+    tokens = next(iter(found.values()))[0].prompt_tokens
+
+    def row(what: str, key: str, cells: dict[str, Figure], *, less: bool = False) -> None:
+        def beside(a: str, b: str) -> object:
+            if a not in cells or b not in cells:
+                return ""
+            return ratio(cells[b], cells[a]) if less else ratio(cells[a], cells[b])
+
+        shown = [cells.get(name, "") for name in found]
+        figures = {f"{key}_{name}": figure for name, figure in cells.items()}
+        report.add(what, *shown, beside("two", "one"), beside("two", "peer"), **figures)
+
+    row(f"first token after {tokens}", "first", first, less=True)
+    row("decode", "decode", rate)
+    row(f"decode, {WIDTH} at once", "many", many)
+    own = found["two"][-1].text if "two" in found else ""
+    for name in [name for name in found if own and name != "two"]:
         pairs = zip(own, found[name][-1].text, strict=False)
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         report.notes.append(f"{same} of {len(own)} characters of two cards are those of {name}")
