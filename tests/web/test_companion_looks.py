@@ -91,7 +91,7 @@ async def test_every_view_fits_its_window_and_bars_nobody(page, admin, size, sch
             await show(page, server, view)
             wide = "document.documentElement.scrollWidth - innerWidth"
             assert await page.evaluate(wide) <= 0
-            if view == "chat":  # a name as long as the hub's is read whole, on the phone too
+            if view == "chat" and width < 400:  # a name as long as the hub's is read whole
                 assert (await page.get_by_label("Model").bounding_box())["width"] > 340
             assert await barriers(page) == []
             await shot(page, f"companion-{view}-{size}-{scheme}")
