@@ -142,9 +142,11 @@ async def test_abort_ends_a_request_within_a_step(engine):
 async def test_abort_right_behind_a_request_is_not_lost(engine):
     for _ in range(20):
         await engine.requests.put(chat("x", max_tokens=200, ignore_eos=True))
-        await engine.stub.abort(m.AbortRequest(request_id="r"))
-        while (await asyncio.wait_for(engine.events.get(), 10)).finished is None:
+        while not (await engine.stub.abort(m.AbortRequest(request_id="r"))).found:
+            pass  # it is not there yet
+        while (event := await asyncio.wait_for(engine.events.get(), 10)).finished is None:
             pass
+        assert event.finished.reason is m.FinishedReason.ABORT
     stats = await engine.stub.stats(m.StatsRequest())
     assert (stats.running, stats.waiting) == (0, 0)
 

@@ -201,10 +201,12 @@ class EngineService(m.EngineBase):
         session = self._session
         if session is None:
             return m.AbortReply(found=False)
-        if message.request_id in self._preparing:
+        preparing = message.request_id in self._preparing
+        if preparing:
             self._cancelled.add(message.request_id)
-        found = self._mlx.call(session.engine.abort, message.request_id)
-        return m.AbortReply(found=await asyncio.wrap_future(found))
+        call = self._mlx.call(session.engine.abort, message.request_id)
+        found = await asyncio.wrap_future(call)
+        return m.AbortReply(found=found or preparing)
 
     # -- questions
 
