@@ -40,6 +40,7 @@ async def bench(live: LiveDaemon, *words: str) -> tuple[int, list[dict], str]:
     return code, json.loads(said or '[{"failed": []}]'), errors.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_cache_keeps_its_promises_and_contexts_are_measured(live: LiveDaemon) -> None:
     code, [report], errors = await bench(live, "cache")

@@ -124,7 +124,9 @@ def jobs(draw):
     )
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3_next"])
+@pytest.fixture(
+    scope="module", params=["llama", pytest.param("qwen3_next", marks=pytest.mark.slow)]
+)
 def engine(request, tmp_path_factory):
     folder = make_model(request.param, tmp_path_factory.mktemp(request.param))
     with EngineHarness(folder, prefix_cache_bytes=2 << 20, max_queue=1000) as harness:

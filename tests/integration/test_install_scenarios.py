@@ -155,7 +155,7 @@ def test_upgrade_switches_and_keeps_the_release_before(make_box: MakeBox) -> Non
     assert names == ["0.2.0", "0.3.0"]
 
 
-@pytest.mark.parametrize("fault", ["sick", "mute"])
+@pytest.mark.parametrize("fault", ["sick", pytest.param("mute", marks=pytest.mark.slow)])
 def test_unhealthy_upgrade_is_rolled_back(make_box: MakeBox, fault: str) -> None:
     box = make_box("launchd")
     assert box.install().returncode == 0

@@ -186,13 +186,17 @@ def test_page_cache_keeps_what_was_read_unless_told_not_to(nocache, tmp_path):
     assert mx.array_equal(decode(streamed.model), bits)
     assert streamed.streaming.to_json()["nocache"] is (nocache is NoCache.ON)
     experts = read_headers(folder)["model.layers.0.mlp.switch_mlp.gate_proj.weight"]
-    kept = [is_cached(fd, at) for at in range(0, experts.offset + experts.num_bytes, 4096)]
-    first = experts.offset // 4096 + 1
+    pages = range((experts.offset // 4096 + 1) * 4096, experts.offset + experts.num_bytes, 4096)
+    kept = [is_cached(fd, at) for at in pages]
+    if nocache is NoCache.OFF:  # the system may need a page for something else
+        assert sum(kept) > 0.9 * len(kept)
+    for _ in range(8 * (nocache is NoCache.ON)):
+        if not all(kept):  # a page that another processor is still filing away outlives one advice
+            break
+        decode(streamed.model)
+        kept = [is_cached(fd, at) for at in pages]
+    assert nocache is NoCache.OFF or not all(kept)
     os.close(fd)
-    if nocache is NoCache.ON:
-        assert not all(kept[first:])
-    else:  # the system may need a page for something else
-        assert sum(kept[first:]) > 0.9 * len(kept[first:])
 
 
 def is_cached(fd, offset):
