@@ -121,7 +121,9 @@ async def test_a_host_that_is_gone_is_named_until_it_is_back(
     await eventually(lambda: not rank.is_running(), 30)
     status, answer = await chat(live, max_tokens=2)
     assert status >= 400
-    assert "host 'studio' of the group: nobody answers" in answer["error"]["message"]
+    # By the plan, or by the start of the engine that was planned before.
+    assert "studio" in answer["error"]["message"]
+    assert ": nobody answers at" in answer["error"]["message"]
 
     await host.start()
 
