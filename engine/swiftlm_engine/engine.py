@@ -29,19 +29,12 @@ from swiftlm_engine.generation import (
 )
 from swiftlm_engine.prepare import Prepared
 from swiftlm_engine.runner import RowEnd, Runner
+from swiftlm_engine.streaming.reader import FilesChanged
 
 log = logging.getLogger(__name__)
 
 # A device fault is sticky: whatever runs next on it is wrong or hangs. The process must go.
 DEVICE_FAULTS = ("[METAL] Command buffer execution failed", "CUDA error", "cudaError")
-
-
-# So is this one: the files are not what was loaded, and only a new load reads what they are now.
-FILES_CHANGED = "changed while its model is loaded"
-
-
-class FilesChanged(Exception):
-    """The weights on disk are no longer those that were loaded; this process must end."""
 
 
 class DeviceFault(Exception):
@@ -301,9 +294,8 @@ class Engine:
         # Other ranks may have run a step that failed here: nobody knows what they hold.
         if self.runner.is_split or any(mark in text for mark in DEVICE_FAULTS):
             raise DeviceFault(text) from error
-        if FILES_CHANGED in text:
-            what, _, _ = text.partition(";")
-            raise FilesChanged(f"{what}; a new load reads it as it is now") from error
+        if isinstance(error, FilesChanged):
+            raise error
         log.error("step failed, %d sequences lost: %s", len(self.scheduler.running), text)
         fault = EngineFault(FaultKind.INTERNAL, f"the model failed in this step: {text}")
         self._fail(self.scheduler.fail_running(), fault)

@@ -24,7 +24,7 @@ from swiftlm_engine.assembly import open_session
 from swiftlm_engine.cluster.arrivals import gather
 from swiftlm_engine.cluster.group import Group
 from swiftlm_engine.device import NoDevice
-from swiftlm_engine.engine import DeviceFault, FilesChanged, failure
+from swiftlm_engine.engine import DeviceFault, failure
 from swiftlm_engine.generation import (
     EndReason,
     EngineFault,
@@ -40,6 +40,7 @@ from swiftlm_engine.server import decode, encode, tokens
 from swiftlm_engine.server.calibration import Calibration
 from swiftlm_engine.server.stats import StatsReader
 from swiftlm_engine.session import Session
+from swiftlm_engine.streaming.reader import FilesChanged
 from swiftlm_proto import messages as m
 from swiftlm_proto.exit_codes import GROUP_BROKEN, EngineExit
 from swiftlm_proto.version import version

@@ -32,6 +32,10 @@ class ReadFault(RuntimeError):
     """An expert could not be read."""
 
 
+class FilesChanged(ReadFault):
+    """The weights on disk are no longer those that were loaded: only a new load can read them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where one component of one expert lies, and as what its bytes are to be taken."""
@@ -185,7 +189,10 @@ class ExpertReader:
             except OSError as error:
                 raise ReadFault(f"{path.name} is gone: {error}") from error
             if stamp != self._files[path].stamp:
-                raise ReadFault(f"{path.name} changed while its model is loaded; load it again")
+                raise FilesChanged(
+                    f"{path.name} changed while its model is loaded; "
+                    "a new load reads it as it is now"
+                )
 
 
 @dataclass(slots=True)
