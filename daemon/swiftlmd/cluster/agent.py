@@ -34,14 +34,13 @@ from swiftlm_proto.version import version
 from swiftlmd.cluster.link_speed import echo
 from swiftlmd.cluster.report import HostReport, to_message
 from swiftlmd.cluster.transfer import Fetch, tell_fetch
-from swiftlmd.engines.process import MAX_LOG_BYTES, shorten
+from swiftlmd.engines.process import MAX_LOG_BYTES, shorten, tail_of
 
 log = logging.getLogger(__name__)
 
 MAX_VISITORS = 8
 IDLE_S = 60.0
 _POLL_S = 0.2
-_LINE_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +147,8 @@ class Agent:
             child.kill()
             code = child.wait()
             log.info("rank %d ended pid=%d code=%d", rank, child.pid, code)
-        link.send({"ended": code, "said": f"{_last_line(output)} ({output})"})
+        said = tail_of(output).strip().rpartition("\n")[2]
+        link.send({"ended": code, "said": f"{said} ({output})"})
 
     def _start(self, leader: str, rank: int, folder: Path, output: Path) -> subprocess.Popen[bytes]:
         output.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -171,13 +171,6 @@ class Agent:
 def _layers(folder: Path) -> list[int] | None:
     held = held_layers(folder)
     return None if held is None else sorted(held)
-
-
-def _last_line(output: Path) -> str:
-    with open(output, "rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _LINE_BYTES))
-        lines = file.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
 
 
 def _await_end(child: subprocess.Popen[bytes], connection: socket.socket) -> None:

@@ -132,7 +132,7 @@ class EngineProcess:
         code = self._child.returncode
         assert code is not None, "the engine process still runs"
         self.socket_path.unlink(missing_ok=True)
-        tail = _tail(self._log) if code else ""
+        tail = tail_of(self._log) if code else ""
         hint = next((hint for mark, hint in _HINTS.items() if mark in tail), "")
         if code == EngineExit.RANK_LOST:
             hint = _lost_rank(tail)  # other ranks may have written after it
@@ -232,7 +232,8 @@ def _meaning(code: int) -> str:
     return f"it ended with exit code {code}"
 
 
-def _tail(path: Path) -> str:
+def tail_of(path: Path) -> str:
+    """The end of a log; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
