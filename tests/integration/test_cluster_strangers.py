@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import socket
 import struct
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from swiftlm_engine.cluster import arrivals
+from swiftlm_engine.cluster import arrivals, hire
 from swiftlm_engine.cluster.arrivals import Door, gather
 from swiftlm_engine.cluster.group import Group
 from swiftlm_engine.cluster.leader import Follower
@@ -171,7 +172,7 @@ def lent(secret_file: Path, models: dict[str, Path], engine: str = "") -> Lent:
 @pytest.mark.parametrize(
     ("models", "engine", "said"),
     [
-        ({}, "", "is not lent: the agent at .* says: the model's files are not there"),
+        ({}, "", "is not lent: its agent says: the model's files are not there"),
         ({"f1": Path()}, "exit('no way to you')", "ended with code 1 there: no way to you"),
     ],
     ids=["no files", "a rank that ends"],
@@ -193,6 +194,20 @@ def test_why_a_host_gave_no_rank_is_in_what_the_load_says(
     group = Group(("localhost", "studio"), secret_file, agents=agents, fingerprint="f1")
     with pytest.raises(EngineFault, match=f"rank 1 on studio {said}"):
         gather(group, version())
+
+
+def test_a_host_whose_agent_does_not_answer_is_named_once(
+    secret_file: Path,
+    listener: socket.socket,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    listener.close()
+    monkeypatch.setattr(sys, "argv", ["hire", address, str(secret_file), str(os.getppid())])
+    assert hire.main() == 1
+    said = f"is not lent: its agent does not answer at {address}: Connection refused\n"
+    assert capsys.readouterr().err == said
 
 
 class FailingListener:

@@ -98,7 +98,7 @@ class Examiner:
             if not host.agent:
                 needed = f"swiftlm at {sys.executable}, {self._copy()}"
                 fix = f"`ssh {host.name}` must log in and ask nothing; on it: {needed}"
-            return Problem(Kind.UNREACHABLE, str(error), fix)
+            return Problem(Kind.UNREACHABLE, f"it {error}", fix)
         if isinstance(error, Stranger):
             fix = f"copy {self.secret_file} to the same file on {host.name}, mode 0600"
             return Problem(Kind.SECRET, "it has another secret than this machine", fix)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
-from swiftlm_engine.cluster.reach import Unreachable, reaching
+from swiftlm_engine.cluster.reach import reaching
 
 _ANSWER_S = 60.0  # the agent looks for the model's files
 _POLL_S = 0.5
@@ -38,11 +38,8 @@ def main() -> int:
     asked = dict(field.split("=", 1) for field in arguments.fields)
     try:
         return hire(arguments.agent, arguments.secret_file, asked, arguments.parent)
-    except Unreachable as error:  # which says where
-        print(f"is not lent: {error}", file=sys.stderr)
-        return _FAILED
     except (LinkLost, OSError) as error:
-        print(f"is not lent: the agent at {arguments.agent} {error}", file=sys.stderr)
+        print(f"is not lent: its agent {error}", file=sys.stderr)
         return _FAILED
 
 

@@ -38,7 +38,7 @@ def reaching(agent: str, timeout_s: float) -> Iterator[socket.socket]:
     try:
         connection = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
     except OSError as error:
-        raise Unreachable(f"nobody answers at {agent}: {error.strerror or error}") from error
+        raise Unreachable(f"does not answer at {agent}: {error.strerror or error}") from error
     with connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield connection
@@ -61,7 +61,7 @@ def _through_ssh(name: str) -> Iterator[socket.socket]:
                     command, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=said
                 )
             except OSError as error:
-                raise Unreachable(f"ssh cannot be started: {error}") from error
+                raise Unreachable(f"cannot be reached: ssh cannot be started: {error}") from error
         ours.settimeout(_START_S)
         try:
             yield ours
@@ -69,7 +69,7 @@ def _through_ssh(name: str) -> Iterator[socket.socket]:
             raise
         except LinkLost as error:
             if reason := _reason(child, said):
-                raise Unreachable(f"`ssh {name}` {reason}") from error
+                raise Unreachable(f"cannot be reached: `ssh {name}` {reason}") from error
             raise
         finally:
             ours.close()
