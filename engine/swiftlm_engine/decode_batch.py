@@ -86,7 +86,8 @@ class DecodeBatch:
         self._peers = peers
         self._caches = RowCaches()
         self._inputs: mx.array | None = None  # (B,)
-        self._known: mx.array | None = None  # inputs that every rank of a group has drawn
+        self._greedy = False  # every rank of a group draws this step's tokens for itself
+        self._known: mx.array | None = None  # inputs that every rank has drawn
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -223,10 +224,9 @@ class DecodeBatch:
     def _forward(self, inputs: mx.array) -> mx.array:
         """Logits (B, V) after the inputs (B,)."""
         # Another array, where rows came, left or were forced, is not what was drawn.
-        known, greedy = inputs is self._known, self._is_greedy()
-        return self._caches.forward(
-            self._model, self._peers.decode(inputs, known=known, greedy=greedy)
-        )
+        known, self._greedy = inputs is self._known, self._is_greedy()
+        told = self._peers.decode(inputs, known=known, greedy=self._greedy)
+        return self._caches.forward(self._model, told)
 
     def _is_greedy(self) -> bool:
         """What follows from the logits alone is drawn by every rank of a group."""
@@ -240,7 +240,6 @@ class DecodeBatch:
     def _dispatch(self, logits: mx.array) -> None:
         assert self._inputs is not None
         fed = self._inputs
-        is_known = self._is_greedy()
         allowed = self._mask(logits)
         sampled = sample(allowed, fed, [row.sampling for row in self._rows]).astype(mx.int32)
         arrays = [sampled]
@@ -252,7 +251,7 @@ class DecodeBatch:
                 arrays += row.logprobs.arrays()
         mx.async_eval(*arrays)
         self._inputs = sampled
-        self._known = sampled if is_known else None
+        self._known = sampled if self._greedy else None
 
     def _mask(self, logits: mx.array) -> mx.array:
         """Logits with what rows must not take at -inf: grammars, and ends before min_tokens."""

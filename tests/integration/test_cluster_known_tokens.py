@@ -97,3 +97,12 @@ def test_rows_are_told_while_they_may_not_end(batch, follower):
     row = add(batch, "a", 4)
     row.min_tokens, row.banned_ids = 2, mx.array([follow(mx.array(4)).item()])
     assert steps(batch, follower, 5) == [False, False, False, True, True]
+
+
+def test_whether_a_step_is_greedy_is_asked_once(batch, follower, monkeypatch):
+    asked = []
+    is_greedy = DecodeBatch._is_greedy
+    monkeypatch.setattr(DecodeBatch, "_is_greedy", lambda b: asked.append(b) or is_greedy(b))
+    add(batch, "a", 4)
+    assert steps(batch, follower, 3) == [False, True, True]
+    assert len(asked) == 3
