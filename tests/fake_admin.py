@@ -55,6 +55,7 @@ class FakeAdmin(m.AdminBase):
         self.events: list[m.OperationEvent] = []
         self.answer: list[m.SequenceEvent] = []
         self.config = {"http.port": m.ConfigEntry("http.port", "5413", "default", "Port.")}
+        self.reloaded: list[m.ConfigEntry] = []  # what config.toml changes when it is read again
         self.fault: m.Fault | None = None
 
     async def status(self, message: m.StatusRequest) -> m.DaemonStatus:
@@ -102,6 +103,9 @@ class FakeAdmin(m.AdminBase):
         changed = m.ConfigEntry(message.key, message.value, "file", "Port.", needs_restart=True)
         self.config[message.key] = changed
         return m.ConfigReply(entries=[changed])
+
+    async def reload_config(self, message: m.ReloadConfigRequest) -> m.ConfigReply:
+        return m.ConfigReply(entries=self.reloaded, fault=self.fault)
 
     async def generate(self, message: m.AdminGenerateRequest) -> AsyncIterator[m.SequenceEvent]:
         self.asked.append(message)

@@ -36,6 +36,19 @@ def write(key: str, value: str | None) -> m.ConfigReply:
     return _asked(verb, ["unset", key] if value is None else ["set", key, value])
 
 
+def reload() -> m.ConfigReply | None:
+    """What changed for the running daemon, which reads the file again; None if none runs."""
+    if not client.is_running():
+        return None
+
+    async def verb(daemon: client.Daemon) -> m.ConfigReply:
+        return await daemon.admin.reload_config(m.ReloadConfigRequest())
+
+    reply = client.call(verb)
+    client.check(reply.fault)
+    return reply
+
+
 def validate() -> str:
     """What the daemon's program says about the file; raises `CtlError` when it is bad."""
     return _program(["validate"]).strip()

@@ -191,6 +191,17 @@ class AdminService(m.AdminBase):
         self._took_over(changes)
         return await self.get_config(m.GetConfigRequest(key=message.key))
 
+    async def reload_config(self, message: m.ReloadConfigRequest) -> m.ConfigReply:
+        try:
+            changes = await asyncio.to_thread(self._configuration.reload)
+        except ConfigError as error:
+            return self._bad_config(str(error))
+        self._took_over(changes)
+        return m.ConfigReply(
+            entries=[_entry(entry) for entry in self._configuration.changed(changes)],
+            path=str(self._configuration.path),
+        )
+
     async def shutdown(self, message: m.ShutdownRequest) -> m.ShutdownReply:
         in_flight = len(self._service.requests)
         status = await self._service.status()

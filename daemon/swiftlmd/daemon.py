@@ -185,10 +185,10 @@ class Daemon:
             log.error("configuration not reloaded: %s", error)
             self._config_error = str(error)
             return
-        self._config_error = ""
         self._took_over(changes)
 
     def _took_over(self, changes: Changes) -> None:
+        self._config_error = ""
         logs.set_level(self._settings().log_level)
         logs.set_access(self._settings().log_access)
         if self._guard is not None:

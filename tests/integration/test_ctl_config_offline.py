@@ -93,3 +93,5 @@ def test_edit_opens_the_editor_and_checks_what_it_left(ctl: Ctl, home: Path) -> 
     done = ctl("edit", EDITOR=str(editor))
     assert done.returncode == 1
     assert "unknown table [nonsense]" in done.stderr
+    editor.write_text('#!/bin/sh\necho "[log]" > "$1"\n')
+    assert "is not running; it reads the file when" in ctl("edit", EDITOR=str(editor)).stdout

@@ -296,6 +296,26 @@ def test_config_set_says_that_a_restart_is_needed(ctl: Ctl, admin: FakeAdmin) ->
     assert "http.port = 5500 (file); `swiftlmctl restart`" in found.out
 
 
+def test_config_edit_has_the_daemon_read_the_file_and_says_what_counts_when(
+    ctl: Ctl, admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDITOR", "true")
+    monkeypatch.setattr("swiftlmctl.configuration.validate", lambda: "is sound")
+    admin.reloaded = [
+        m.ConfigEntry("log.level", "debug", "file", "Level."),
+        m.ConfigEntry("http.port", "5500", "file", "Port.", needs_restart=True),
+        m.ConfigEntry("model.tiny", "context = 100", "file", "What holds for tiny alone."),
+    ]
+    assert ctl("config", "edit").out.splitlines() == [
+        "is sound",
+        "log.level = debug (file)",
+        "http.port = 5500 (file); `swiftlmctl restart` makes it count",
+        "model.tiny = context = 100 (file); counts when a model is loaded",
+    ]
+    admin.reloaded = []
+    assert "nothing changed for the running daemon" in ctl("config", "edit").out
+
+
 def test_config_with_a_wrong_key_prints_the_nearest(ctl: Ctl, admin: FakeAdmin) -> None:
     found = ctl("config", "set", "http.prot", "1")
     assert (found.code, "did you mean 'http.port'" in found.err) == (1, True)

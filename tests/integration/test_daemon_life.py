@@ -263,6 +263,19 @@ async def test_sighup_takes_over_the_file_and_a_broken_one_changes_nothing(place
         status = await live.admin.status(m.StatusRequest())
         assert status.default_model == "other"
         assert any("config.toml" in warning for warning in status.warnings)
+        place.paths.config_file.write_text("[http]\nport = 1\n[model.tiny]\ncontext = 100\n")
+        changed = (await live.admin.reload_config(m.ReloadConfigRequest())).entries
+        assert [(e.key, e.value) for e in changed] == [
+            ("models.default", "smollm2-135m"),
+            ("model.tiny", "context = 100"),
+        ]
+        status = await live.admin.status(m.StatusRequest())
+        assert not any("config.toml" in warning for warning in status.warnings)
+        place.paths.config_file.write_text("[models\n")
+        assert (
+            "not valid TOML"
+            in (await live.admin.reload_config(m.ReloadConfigRequest())).fault.message
+        )
 
 
 async def test_broken_config_keeps_the_daemon_from_starting_with_its_own_code(

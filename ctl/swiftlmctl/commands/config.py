@@ -93,12 +93,21 @@ def _report(reply: m.ConfigReply, key: str, json: bool) -> None:
         output.show_json(entries)
         return
     for entry in entries:
-        later = "; `swiftlmctl restart` makes it count" if entry.needs_restart else ""
-        output.say(f"{entry.key} = {entry.value} ({entry.origin}){later}")
+        output.say(_counts(entry))
+
+
+def _counts(entry: m.ConfigEntry) -> str:
+    """What an option is now, and from when on."""
+    later = ""
+    if entry.needs_restart:
+        later = "; `swiftlmctl restart` makes it count"
+    elif entry.key.partition(".")[0] in ("engine", "model"):
+        later = "; counts when a model is loaded"
+    return f"{entry.key} = {entry.value} ({entry.origin}){later}"
 
 
 def edit() -> None:
-    """Open the file in $EDITOR, then check it."""
+    """Open the file in $EDITOR, check it, and let the daemon take it over."""
     import os
     import shlex
     import subprocess
@@ -116,6 +125,20 @@ def edit() -> None:
     if done.returncode:
         raise CtlError(f"{editor} ended with code {done.returncode}")
     validate()
+    _take_over()
+
+
+def _take_over() -> None:
+    from swiftlmctl import configuration, output
+
+    reply = configuration.reload()
+    if reply is None:
+        output.say("swiftlmd is not running; it reads the file when it starts")
+    elif not reply.entries:
+        output.say("nothing changed for the running daemon")
+    else:
+        for entry in reply.entries:
+            output.say(_counts(entry))
 
 
 def validate() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from swiftlmd.config.edit import set_value, unset_value
 from swiftlmd.config.load import Configuration, load
-from swiftlmd.config.settings import OPTIONS, Settings
+from swiftlmd.config.settings import OPTIONS, PER_MODEL, Settings
 from swiftlmd.config.values import shown
 
 
@@ -66,19 +66,20 @@ class LiveConfiguration:
 
     def reload(self) -> Changes:
         """Reads the file again; raises ConfigError and keeps what is."""
-        return self._take(load(self.path, self._environ, self._flags))
+        with self._changing:
+            return self._reload()
 
     def set(self, key: str, text: str) -> Changes:
         """Writes one option into the file and takes it over; raises ConfigError."""
         with self._changing:
             set_value(self.path, key, text, self._environ)
-            return self.reload()
+            return self._reload()
 
     def unset(self, key: str) -> Changes:
         """Removes one option from the file; raises ConfigError."""
         with self._changing:
             unset_value(self.path, key, self._environ)
-            return self.reload()
+            return self._reload()
 
     def entries(self, prefix: str = "") -> list[Entry]:
         """Every option, or those whose key or table is `prefix`."""
@@ -97,6 +98,25 @@ class LiveConfiguration:
             if not prefix or key == prefix or key.startswith(prefix + ".")
         ]
 
+    def changed(self, changes: Changes) -> list[Entry]:
+        """What is in force now of what a reload changed; a model's table is one entry."""
+        keys = (*changes.now, *changes.after_restart)
+        return [
+            entry
+            for key in keys
+            for entry in (self.entries(key) if key in OPTIONS else [self._model_entry(key)])
+        ]
+
+    def _model_entry(self, key: str) -> Entry:
+        name = key.removeprefix("model.")
+        table = self.settings.model.get(name, {})
+        value = ", ".join(f"{each} = {shown(PER_MODEL[each], v)}" for each, v in table.items())
+        origin = "file" if name in self.settings.model else "default"
+        return Entry(key, value, origin, f"What holds for {name} alone.", False, "table", "")
+
+    def _reload(self) -> Changes:
+        return self._take(load(self.path, self._environ, self._flags))
+
     def _take(self, new: Configuration) -> Changes:
         old, self._configuration = self._configuration.settings, new
         changed = [
@@ -104,7 +124,12 @@ class LiveConfiguration:
             for option in OPTIONS.values()
             if getattr(old, option.name) != getattr(new.settings, option.name)
         ]
+        before, now = old.model, new.settings.model
+        models = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         return Changes(
-            tuple(option.key for option in changed if not option.needs_restart),
+            (
+                *(option.key for option in changed if not option.needs_restart),
+                *(f"model.{name}" for name in models),
+            ),
             tuple(option.key for option in changed if option.needs_restart),
         )

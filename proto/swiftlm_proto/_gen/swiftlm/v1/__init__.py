@@ -109,6 +109,7 @@ __all__ = (
     "Protocol",
     "PullGroupRequest",
     "PullRequest",
+    "ReloadConfigRequest",
     "RemoveHostReply",
     "RemoveHostRequest",
     "RemoveKeyReply",
@@ -2111,6 +2112,14 @@ default_message_pool.register_message("swiftlm.v1", "PullRequest", PullRequest)
 
 
 @dataclass(eq=False, repr=False)
+class ReloadConfigRequest(betterproto2.Message):
+    pass
+
+
+default_message_pool.register_message("swiftlm.v1", "ReloadConfigRequest", ReloadConfigRequest)
+
+
+@dataclass(eq=False, repr=False)
 class RemoveHostReply(betterproto2.Message):
     fault: "Fault | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
@@ -2749,6 +2758,30 @@ class AdminStub(betterproto2_grpclib.ServiceStub):
 
         return await self._unary_unary(
             "/swiftlm.v1.Admin/SetConfig",
+            message,
+            ConfigReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
+    async def reload_config(
+        self,
+        message: "ReloadConfigRequest | None" = None,
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "ConfigReply":
+        """
+        Reads the file again, as SIGHUP does; answers with the options that this changed.
+        """
+
+        if message is None:
+            message = ReloadConfigRequest()
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Admin/ReloadConfig",
             message,
             ConfigReply,
             timeout=timeout,
@@ -3554,6 +3587,13 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
+    async def reload_config(self, message: "ReloadConfigRequest") -> "ConfigReply":
+        """
+        Reads the file again, as SIGHUP does; answers with the options that this changed.
+        """
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
     async def shutdown(self, message: "ShutdownRequest") -> "ShutdownReply":
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
@@ -3703,6 +3743,14 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
         request = await stream.recv_message()
         assert request is not None
         response = await self.set_config(request)
+        await stream.send_message(response)
+
+    async def __rpc_reload_config(
+        self, stream: "grpclib.server.Stream[ReloadConfigRequest, ConfigReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.reload_config(request)
         await stream.send_message(response)
 
     async def __rpc_shutdown(
@@ -3883,6 +3931,12 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
                 self.__rpc_set_config,
                 grpclib.const.Cardinality.UNARY_UNARY,
                 SetConfigRequest,
+                ConfigReply,
+            ),
+            "/swiftlm.v1.Admin/ReloadConfig": grpclib.const.Handler(
+                self.__rpc_reload_config,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                ReloadConfigRequest,
                 ConfigReply,
             ),
             "/swiftlm.v1.Admin/Shutdown": grpclib.const.Handler(
