@@ -14,6 +14,8 @@ from tiny_models import CONFIGS, make_model
 from swiftlm_engine.device import Device
 from swiftlm_engine.generation import EngineFault
 from swiftlm_engine.loader import load_weights
+from swiftlm_engine.streaming.dtypes import DTYPES
+from swiftlm_engine.streaming.reader import cast
 from swiftlm_engine.streaming.report import NoCache, StreamMode, StreamOptions
 from swiftlm_engine.streaming.table import read_headers
 
@@ -127,19 +129,39 @@ def test_quantised_experts_are_bit_equal(mode, bits, group_size, tmp_path):
     assert streamed.streaming.to_json()["problems"] == []
 
 
-@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
-@pytest.mark.parametrize("mode", [StreamMode.EXPERTS, StreamMode.LAYERS])
-def test_half_precision_is_read_in_place_and_bit_equal(dtype, mode, tmp_path):
+@pytest.mark.parametrize(
+    ("dtype", "asked", "mode"),
+    [
+        (mx.float16, "auto", StreamMode.EXPERTS),
+        (mx.bfloat16, "auto", StreamMode.EXPERTS),
+        (mx.float16, "auto", StreamMode.LAYERS),
+        (mx.bfloat16, "auto", StreamMode.LAYERS),
+        (mx.float16, "bfloat16", StreamMode.EXPERTS),
+    ],
+)
+def test_half_precision_is_read_in_place_or_cast_and_bit_equal(dtype, asked, mode, tmp_path):
     folder = quantised(tmp_path, "affine", 4, 64)  # MLX multiplies only these in 16 bits here
     tensors = mx.load(str(folder / "model.safetensors"))
     halves = {n: t.astype(dtype) if t.dtype == mx.float32 else t for n, t in tensors.items()}
     mx.eval(halves)
     mx.save_safetensors(str(folder / "model.safetensors"), halves)
-    wanted = decode(load(folder, dtype="auto").model)
-    streamed = load(folder, StreamOptions(3, mode=mode), "auto")
-    assert streamed.dtype == str(dtype).rpartition(".")[2]
+    wanted = decode(load(folder, dtype=asked).model)
+    streamed = load(folder, StreamOptions(3, mode=mode), asked)
+    assert streamed.dtype == (str(dtype).rpartition(".")[2] if asked == "auto" else asked)
     assert mx.array_equal(decode(streamed.model), wanted)
     assert streamed.streaming.to_json()["misses"] > 0
+
+
+@pytest.mark.parametrize("source", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("target", ["F32", "F16", "BF16"])
+def test_floats_are_cast_as_mlx_casts_them(source, target):
+    patterns = mx.arange(0, 1 << 32, 65521, dtype=mx.uint32)  # signs, ties, subnormals, inf, nan
+    values = mx.concatenate([patterns, mx.array([0x7F7FFFFF, 0x3F808000, 0x3F818000], mx.uint32)])
+    stored = values.view(mx.float32).astype(DTYPES[source])
+    got = mx.zeros(stored.shape, DTYPES[target])
+    mx.eval(stored, got)
+    cast(memoryview(stored).cast("B"), source, memoryview(got).cast("B"), target)
+    assert mx.array_equal(got, stored.astype(DTYPES[target]), equal_nan=True)
 
 
 def quantised(folder, mode, bits, group_size):

@@ -261,17 +261,31 @@ def _stamp(fd: int) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-# What `cast` can do: the engine loads 16-bit checkpoints as float32 on a CPU.
-CASTS = {("F16", "F32"), ("BF16", "F32"), ("F32", "F16"), ("BF16", "F16")}
+_FLOATS = frozenset({"F32", "F16", "BF16"})  # what a load in another number type casts
+
+
+def can_read(dtype: str, target_dtype: str) -> bool:
+    return dtype == target_dtype or {dtype, target_dtype} <= _FLOATS
 
 
 def cast(source: memoryview, dtype: str, target: memoryview, target_dtype: str) -> None:
-    """Converts as `astype` of MLX does; only pairs of `CASTS`."""
+    """Converts floats as `astype` of MLX does."""
     if dtype == "BF16":  # the upper half of a float32
         wide = np.frombuffer(source, np.uint16).astype(np.uint32) << 16
         values = wide.view(np.float32)
     else:
         values = np.frombuffer(source, np.float16 if dtype == "F16" else np.float32)
+    if target_dtype == "BF16":
+        np.frombuffer(target, np.uint16)[:] = _upper_halves(values)
+        return
     with np.errstate(over="ignore"):
         into = np.frombuffer(target, np.float32 if target_dtype == "F32" else np.float16)
         into[:] = values
+
+
+def _upper_halves(values: np.ndarray) -> np.ndarray:
+    """Of float32s, rounded to nearest, ties to even."""
+    bits = values.astype(np.float32).view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    rounded[np.isnan(values)] = 0x7FC0
+    return rounded

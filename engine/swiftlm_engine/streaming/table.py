@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swiftlm_engine.brain.facts.expert_layout import MIXTRAL_NAMES, experts_of, places
-from swiftlm_engine.streaming.reader import CASTS, Source
+from swiftlm_engine.streaming.reader import Source, can_read
 
 MAX_HEADER = 100 << 20
 
@@ -78,7 +78,7 @@ def locate(
     if sources is None:
         raise TableError(f"experts of {path}.{name} are not in the checkpoint in a known layout")
     for source in sources:
-        if source.dtype != dtype and (source.dtype, dtype) not in CASTS:
+        if not can_read(source.dtype, dtype):
             raise TableError(f"{path}.{name} is {source.dtype} and cannot be read as {dtype}")
     return Component(name, shape[1:], dtype, sources)
 

@@ -23,7 +23,7 @@ from swiftlm_engine.generation import EngineFault, FaultKind
 from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
 from swiftlm_engine.streaming.dtypes import DTYPES, NAMES
 from swiftlm_engine.streaming.gpu_memory import keep_on_device, make_reader
-from swiftlm_engine.streaming.reader import CASTS, Job, Source
+from swiftlm_engine.streaming.reader import Job, Source, can_read
 from swiftlm_engine.streaming.report import StreamingReport, StreamMode, StreamOptions, refused
 from swiftlm_engine.streaming.streamer import Streamer
 from swiftlm_engine.streaming.table import TableError, read_headers
@@ -239,7 +239,7 @@ def _layer(path: str, block: nn.Module, sources: dict[str, Source]) -> _Layer:
     parameters, memory_bytes = [], 0
     for name, array in tree_flatten(block.parameters()):
         source, dtype = sources.get(f"{path}.{name}"), NAMES.get(array.dtype, "")
-        if source is None or not (source.dtype == dtype or (source.dtype, dtype) in CASTS):
+        if source is None or not can_read(source.dtype, dtype):
             continue
         owner, key = _owner(block, name)
         parameters.append(_Parameter(name, source, tuple(array.shape), dtype, owner, key))
