@@ -7,6 +7,7 @@ as indented lines.
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any  # JSON values
 
@@ -54,8 +55,9 @@ def _show_list(name: str, items: list[Any], depth: int) -> None:
     if all(isinstance(item, dict) for item in items):
         _show_objects(items, depth)
         return
-    for item in items:
-        output.say("  " * (depth + 1) + cell(name, item))
+    for line, run in itertools.groupby(cell(name, item) for item in items):
+        times = len(list(run))
+        output.say("  " * (depth + 1) + line + (f" x {times}" if times > 1 else ""))
 
 
 def _show_objects(items: list[dict[str, Any]], depth: int) -> None:

@@ -369,6 +369,16 @@ def test_connect_writes_the_clients_file_and_takes_it_back(
     assert not path.exists()
 
 
+def test_connect_names_what_an_agent_will_miss(
+    ctl: Ctl, admin: FakeAdmin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    found = ctl("connect", "codex")
+    assert "8,192 tokens of context" in found.out
+    assert "smollm2-135m takes no tools" in found.err
+    assert "no model 'org/typo' here" in ctl("connect", "codex", "--print", "-m", "org/typo").err
+
+
 def test_connect_prints_when_it_must_not_write(
     ctl: Ctl, admin: FakeAdmin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,22 +84,32 @@ def _set_up(client: Client, service: Service, only_print: bool) -> None:
         return
     backup = UndoLedger(locate().state / "connect").write(client.name, path, text)
     output.say(f"wrote {path}" + (f" (a copy from before: {backup})" if backup else ""))
-    output.say(f"{client.title} uses {service.model}; {client.then}")
+    context = f" with {service.context:,} tokens of context" if service.context else ""
+    output.say(f"{client.title} uses {service.model}{context}; {client.then}")
     output.say(f"`swiftlmctl connect {client.name} --undo` takes it back")
+    if client.is_agent and not service.takes_tools:
+        output.warn(f"{service.model} takes no tools; `swiftlmctl models search` lists others")
 
 
 def _service(model: str, key: str) -> Service:
-    """Asks the daemon for its address and the model's context."""
-    from swiftlmctl import client
+    """Asks the daemon for its address, and for the context and tools of a model that is here."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, output
     from swiftlmctl.connect.clients import ANY_KEY, Service
 
     async def verb(daemon: client.Daemon) -> Service:
-        status = daemon.status
-        name = model or status.default_model
-        found = next((m for m in status.models if m.model == name), None)
-        context = (found.loaded.context if found.loaded else found.context) if found else 0
+        name = model or daemon.status.default_model
+        here = (await daemon.admin.list_models(m.ListModelsRequest())).models
+        found = next((status for status in here if status.model == name), m.ModelStatus())
+        if not found.model:
+            output.warn(f"no model {name!r} here; unless it is an alias, pull it first")
+        fit = (await daemon.store.fit(m.FitModelsRequest(models=[name]))).fits.get(name)
+        planned = fit.context if fit else 0
+        context = found.loaded.context if found.loaded else planned or found.context
         # Every address is not one that a client could call.
-        address = status.http_address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]")
-        return Service(f"http://{address}", name, context, key or ANY_KEY)
+        address = daemon.status.http_address.replace("0.0.0.0", "127.0.0.1")
+        address = address.replace("[::]", "[::1]")
+        takes_tools = found.tools or not found.model
+        return Service(f"http://{address}", name, context, key or ANY_KEY, takes_tools)
 
     return client.call(verb)

@@ -25,6 +25,7 @@ class Service:
     model: str
     context: int  # tokens; 0 = unknown
     key: str = ANY_KEY
+    takes_tools: bool = True
 
     @property
     def openai(self) -> str:
@@ -41,6 +42,7 @@ class Client:
     # To be printed: when the file cannot be edited, or when there is none.
     by_hand: Callable[[Service], str]
     then: str
+    is_agent: bool = False  # does nothing without tools
 
     def path(self, home: Path) -> Path:
         return home / self.file
@@ -178,8 +180,17 @@ CLIENTS: tuple[Client, ...] = (
         _claude,
         _json(_claude_settings),
         "start `claude`",
+        is_agent=True,
     ),
-    Client("codex", "Codex CLI", ".codex/config.toml", _codex, _codex_tables, "start `codex`"),
+    Client(
+        "codex",
+        "Codex CLI",
+        ".codex/config.toml",
+        _codex,
+        _codex_tables,
+        "start `codex`",
+        is_agent=True,
+    ),
     Client(
         "opencode",
         "OpenCode",
@@ -187,6 +198,7 @@ CLIENTS: tuple[Client, ...] = (
         _opencode,
         _json(_opencode_settings),
         "start `opencode`",
+        is_agent=True,
     ),
     Client(
         "continue",
