@@ -1,4 +1,4 @@
-"""Where other programs keep their models: the Hugging Face cache and LM Studio's folders."""
+"""Where other programs keep their models: the Hugging Face cache, folders of LM Studio and SwiftLM."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ def hub_cache(environ: Mapping[str, str], home: Path) -> Path:
     return base / "huggingface" / "hub"
 
 
-def lm_studio_folders(home: Path) -> list[Path]:
-    """Old and new place, and the one chosen in its settings."""
+def publisher_folders(home: Path) -> list[Path]:
+    """Those that hold PUBLISHER/NAME: LM Studio's old and new place and the one chosen in its
+    settings, and where SwiftLM put what it downloaded."""
     candidates = [home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"]
+    candidates.append(home / "Library/Application Support/MLX/HuggingFace/models")
     for settings in (home / ".lmstudio", home / ".cache" / "lm-studio"):
         if chosen := _downloads_folder(settings / "settings.json"):
             candidates.append(_expanded(chosen, home))

@@ -27,9 +27,9 @@ class Shelf:
     _seen: dict[Path, tuple[Signature, Inspection]] = field(default_factory=dict)
 
     def models(self) -> list[StoredModel]:
-        """By name; of two with one name, ours goes before the user's, the hub's, LM Studio's."""
+        """By name; of two with one name, ours goes before the user's, the hub's, others'."""
         found: dict[str, StoredModel] = {}
-        for model in (*self._own(), *self._users(), *self._hub(), *self._lm_studio()):
+        for model in (*self._own(), *self._users(), *self._hub(), *self._publishers()):
             found.setdefault(model.name, model)
         return sorted(found.values(), key=lambda model: model.name)
 
@@ -80,8 +80,8 @@ class Shelf:
         )
         return dataclasses.replace(model, ready=False, reason=reason)
 
-    def _lm_studio(self) -> Iterator[StoredModel]:
-        for root in places.lm_studio_folders(self.options.home):
+    def _publishers(self) -> Iterator[StoredModel]:
+        for root in places.publisher_folders(self.options.home):
             for publisher in _folders(root):
                 for path in _folders(publisher):
                     if (path / "config.json").exists() or folder.has_gguf(path):

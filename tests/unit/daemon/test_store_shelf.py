@@ -87,6 +87,12 @@ def test_studio_folder_chosen_in_its_settings_is_found(shelf: Shelf, tmp_path: P
     assert named(shelf, "pub/studio").ready
 
 
+def test_what_swiftlm_in_swift_downloaded_is_found(shelf: Shelf, tmp_path: Path) -> None:
+    write(tmp_path / "Library/Application Support/MLX/HuggingFace/models/org/name")
+    model = named(shelf, "org/name")
+    assert (model.ready, model.source) == (True, Source.LOCAL)
+
+
 def test_facts_are_shown(shelf: Shelf, tmp_path: Path) -> None:
     write(tmp_path / "mine" / "local", chat_template__jinja=b"{% if tools %}{% endif %}")
     model = named(shelf, "local")

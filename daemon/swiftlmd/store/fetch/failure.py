@@ -63,7 +63,7 @@ def explained(error: Exception, repo: str, revision: str, endpoint: str) -> Fetc
     if is_unreachable(error):
         return FetchFailed(
             Reason.UNREACHABLE,
-            f"{endpoint} cannot be reached for '{repo}' ({_short(error)}); connect and try again",
+            f"{endpoint} cannot be reached ({_short(error)}); connect and try again",
         )
     if isinstance(error, httpx2.ProxyError):
         return FetchFailed(Reason.UNREACHABLE, f"the proxy refused: {_short(error)}")
