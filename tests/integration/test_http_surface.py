@@ -9,7 +9,14 @@ import json
 import struct
 
 import pytest
-from scripted_backend import EMBEDDER, EMBEDDING_WIDTH, MODEL, ScriptedBackend, serve
+from scripted_backend import (
+    EMBEDDER,
+    EMBEDDING_WIDTH,
+    MODEL,
+    ScriptedBackend,
+    prompt_text,
+    serve,
+)
 
 from swiftlm_proto import messages as m
 from swiftlmd.http.options import HttpOptions
@@ -157,6 +164,50 @@ async def test_a_body_that_is_no_request_is_a_400(http, server, path, body):
     async with http.post(server.url + path, data=body) as reply:
         assert reply.status == 400
         assert (await reply.json())["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "understood"),
+    [
+        # What JavaScript makes of an emoji that an agent's tool cut in half.
+        (rb"cut \ud83d", "cut \ufffd"),
+        (rb"\ude00 cut", "\ufffd cut"),
+        (rb"\ud83d\ud83d\ude00", "\ufffd\U0001f600"),
+        (rb"\\ud83d is text, \"\ud83d\"", '\\ud83d is text, "\ufffd"'),
+    ],
+)
+async def test_half_a_character_is_a_replacement_and_never_the_end_of_a_session(
+    http, server, sent, understood
+):
+    body = b'{"messages": [{"role": "user", "content": "' + sent + b'"}]}'
+    async with http.post(server.url + "/v1/chat/completions", data=body) as reply:
+        assert reply.status == 200, await reply.text()
+    assert prompt_text(server.backend.requests[-1]) == understood
+
+
+async def test_a_byte_order_mark_before_the_json_is_passed_over(http, server):
+    body = b"\xef\xbb\xbf" + json.dumps(CHAT).encode()
+    async with http.post(server.url + "/v1/chat/completions", data=body) as reply:
+        assert reply.status == 200
+
+
+async def test_a_compressed_body_that_is_none_is_a_400(http, server):
+    headers = {"Content-Encoding": "gzip"}
+    async with http.post(
+        server.url + "/v1/chat/completions", data=b"no gzip", headers=headers
+    ) as reply:
+        assert reply.status == 400
+        assert (await reply.json())["error"]["code"] == "invalid_encoding"
+
+
+async def test_bytes_that_are_no_request_stay_out_of_the_log(server, caplog):
+    chunked = ("POST /v1/chat/completions HTTP/1.1", "Host: 127.0.0.1")
+    status, _ = await raw_request(
+        server.url, *chunked, "Transfer-Encoding: chunked", body=b"my secret wish"
+    )
+    assert status == 400
+    assert "secret" not in caplog.text
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_chunked_request_bodies_are_accepted(server):

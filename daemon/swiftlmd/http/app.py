@@ -11,8 +11,10 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from swiftlm_proto import messages as m
 from swiftlmd.backend import Backend
@@ -124,6 +126,7 @@ def make_runner(app: web.Application) -> web.AppRunner:
         app,
         handler_cancellation=True,
         access_log=None,  # ours has the model and the tokens
+        logger=_WireLog(logging.getLogger("aiohttp.server")),
         keepalive_timeout=options.keepalive_timeout_s,
         max_line_size=8190,
         max_field_size=16380,
@@ -131,6 +134,17 @@ def make_runner(app: web.Application) -> web.AppRunner:
         lingering_time=2.0,
         shutdown_timeout=2.0,
     )
+
+
+class _WireLog(logging.LoggerAdapter[logging.Logger]):
+    """What aiohttp says about connections, except of bytes that are no request: these are the
+    client's fault, and perhaps a prompt."""
+
+    def exception(self, msg: object, *args: object, **rest: Any) -> None:  # Any: as logging has it
+        if isinstance(rest.get("exc_info"), HttpProcessingError):
+            self.debug("not a request: %s", type(rest["exc_info"]).__name__)
+        else:
+            super().exception(msg, *args, **rest)
 
 
 @web.middleware

@@ -45,6 +45,12 @@ async def read_body(request: web.Request, options: HttpOptions) -> bytes:
             return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise _too_large(options) from None
+    except web.RequestPayloadError:
+        raise ServiceError(
+            Kind.INVALID,
+            "the body is not encoded as its headers say",
+            code="invalid_encoding",
+        ) from None
     except TimeoutError:
         raise ServiceError(
             Kind.INVALID,

@@ -6,6 +6,7 @@ log; one that we must not ignore is refused by name.
 
 from __future__ import annotations
 
+import codecs
 import logging
 import re
 from collections.abc import Mapping
@@ -83,9 +84,12 @@ class BodyReader:
 
 def parse(model: type[AnyBody], raw: bytes) -> AnyBody:
     """`raw` as `model`; raises 400 that names the field at fault."""
+    raw = raw.removeprefix(codecs.BOM_UTF8)
     try:
         body = model.model_validate_json(raw or b"{}")
     except ValidationError as error:
+        if (mended := _with_whole_characters(raw)) != raw:
+            return parse(model, mended)
         raise _explain(error) from None
     _refuse(body)
     return body
@@ -97,6 +101,20 @@ def parse_nested(model: type[AnyBody], value: object, where: str) -> AnyBody:
         return model.model_validate(value)
     except ValidationError as error:
         raise _explain(error, f"{where}.") from None
+
+
+# Every escape of a JSON string; group 1 is half of a surrogate pair without its other half.
+_ESCAPES = re.compile(
+    rb"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][\da-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+def _with_whole_characters(raw: bytes) -> bytes:
+    """Halves of characters replaced: agents cut a tool's output inside an emoji, and send that
+    history again with every later request."""
+    return _ESCAPES.sub(lambda found: rb"\ufffd" if found[1] else found[0], raw)
 
 
 def _refuse(body: Body) -> None:
