@@ -1,4 +1,4 @@
-"""Where other programs keep their models: the Hugging Face cache, folders of LM Studio and SwiftLM."""
+"""Where other programs keep models: the Hugging Face cache, folders of LM Studio and SwiftLM."""
 
 from __future__ import annotations
 

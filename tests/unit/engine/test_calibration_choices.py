@@ -38,6 +38,11 @@ def test_a_batch_is_as_wide_as_doubling_pays() -> None:
     assert chosen.parallel == 2
 
 
+def test_no_measurement_leaves_a_single_seat_where_batches_run() -> None:
+    rows = [decoded(1, 32, 0.1), decoded(2, 32, 0.21), decoded(4, 32, 0.45)]
+    assert choose([prefilled(512, 0, 1000.0)], rows, default_chunk=512).parallel == 2
+
+
 def test_batches_are_compared_where_several_widths_were_measured() -> None:
     rows = [decoded(1, 32, 0.1), decoded(4, 32, 0.11), decoded(1, 16, 0.1)]
     assert choose([prefilled(512, 0, 1000.0)], rows, default_chunk=512).parallel == 4

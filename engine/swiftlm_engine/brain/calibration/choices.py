@@ -50,9 +50,10 @@ def _prompt_s(rows: Sequence[Prefilled], chunk: int) -> tuple[float, float]:
 
 
 def _width(rows: Sequence[Decoded]) -> int:
-    """The widest batch whose last widening still paid."""
+    """The widest batch whose last widening still paid; no single seat where batches were measured,
+    since in one a short question waits for somebody's whole answer."""
     depth = batched_depth(rows)
-    speeds = {row.width: row.tokens_s for row in rows if row.depth == depth}
+    speeds = {row.width: row.tokens_s for row in rows if row.depth == depth and row.width > 1}
     chosen = min(speeds, default=1)
     for width in sorted(speeds):
         if speeds[width] >= _WIDER_GAIN * speeds[chosen]:
