@@ -37,8 +37,11 @@ log = logging.getLogger(__name__)
 DEVICE_FAULTS = ("[METAL] Command buffer execution failed", "CUDA error", "cudaError")
 
 
-class DeviceFault(Exception):
-    """The GPU failed, or a step that other ranks take part in; this process must end."""
+def ends_process(error: BaseException) -> bool:
+    """No step can succeed behind it: the GPU failed, or the weights on disk are others now."""
+    if isinstance(error, FilesChanged):
+        return True
+    return isinstance(error, RuntimeError) and any(mark in str(error) for mark in DEVICE_FAULTS)
 
 
 class ChoiceMaker(Protocol):
@@ -292,9 +295,7 @@ class Engine:
         """The device refused a step: what was running ends, what waits goes on."""
         text = str(error)
         # Other ranks may have run a step that failed here: nobody knows what they hold.
-        if self.runner.is_split or any(mark in text for mark in DEVICE_FAULTS):
-            raise DeviceFault(text) from error
-        if isinstance(error, FilesChanged):
+        if self.runner.is_split or ends_process(error):
             raise error
         log.error("step failed, %d sequences lost: %s", len(self.scheduler.running), text)
         fault = EngineFault(FaultKind.INTERNAL, f"the model failed in this step: {text}")

@@ -1,7 +1,8 @@
 """The one thread that touches MLX: it loads, evaluates and frees.
 
 Work reaches it as calls (`call`) or as steps: whenever no call waits and `step` says there is work,
-a step runs. An exception in a call belongs to its caller; an exception in a step ends the loop.
+a step runs. An exception in a call belongs to its caller; an exception in a step ends the loop, and
+so does one in a call behind which no step can succeed.
 """
 
 from __future__ import annotations
@@ -36,10 +37,15 @@ class Steps(Protocol):
 class MlxThread:
     """Starts at once; `stop` ends it after the current step."""
 
-    def __init__(self, on_death: Callable[[BaseException], None]) -> None:
-        """`on_death` runs on the dying thread when a step raised."""
+    def __init__(
+        self,
+        on_death: Callable[[BaseException], None],
+        is_fatal: Callable[[BaseException], bool] = lambda error: False,
+    ) -> None:
+        """`on_death` runs on the dying thread when a step raised, or a call what is fatal."""
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._on_death = on_death
+        self._is_fatal = is_fatal
         self._steps: Steps | None = None
         self._idle_wait_s = IDLE_WAIT_S
         self._stopping = False
@@ -63,6 +69,8 @@ class MlxThread:
                 future.set_result(function(*args))
             except BaseException as error:
                 future.set_exception(error)
+                if self._steps is not None and self._is_fatal(error):  # a load ends by its caller
+                    raise
 
         self._calls.put(run)
         return future

@@ -24,7 +24,7 @@ from swiftlm_engine.assembly import open_session
 from swiftlm_engine.cluster.arrivals import gather
 from swiftlm_engine.cluster.group import Group
 from swiftlm_engine.device import NoDevice
-from swiftlm_engine.engine import DeviceFault, failure
+from swiftlm_engine.engine import ends_process, failure
 from swiftlm_engine.generation import (
     EndReason,
     EngineFault,
@@ -68,7 +68,7 @@ class EngineService(m.EngineBase):
         self._group = group
         self.ended: asyncio.Future[EngineExit] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
-        self._mlx = MlxThread(self._on_death)
+        self._mlx = MlxThread(self._on_death, ends_process)
         self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
         self._session: Session | None = None
         self._stats: StatsReader | None = None
@@ -238,6 +238,10 @@ class EngineService(m.EngineBase):
             vectors = [await asyncio.wrap_future(call) for call in calls]
         except EngineFault as error:
             return m.EmbedReply(fault=encode.fault(error))
+        except RuntimeError as error:
+            log.exception("embeddings failed")
+            fault = EngineFault(FaultKind.INTERNAL, f"the model failed: {error}")
+            return m.EmbedReply(fault=encode.fault(fault))
         return m.EmbedReply(
             embeddings=[m.Embedding(values=vector) for vector in vectors],
             prompt_tokens=sum(len(ids) for ids in texts),
@@ -344,7 +348,7 @@ class EngineService(m.EngineBase):
 def _exit_code(error: BaseException) -> EngineExit:
     if isinstance(error, FilesChanged):
         return EngineExit.FILES_CHANGED
-    return EngineExit.GPU_FAULT if isinstance(error, DeviceFault) else EngineExit.LOOP_DIED
+    return EngineExit.GPU_FAULT if ends_process(error) else EngineExit.LOOP_DIED
 
 
 def _end_with_rank(reason: str) -> None:
