@@ -172,6 +172,7 @@ class FakeEngineClient:
         self.aborted: list[str] = []
         self.requests: list[m.GenerateRequest] = []
         self.events: asyncio.Queue[m.SequenceEvent] = asyncio.Queue()
+        self.embedding: asyncio.Queue[m.EmbedReply] = asyncio.Queue()
 
     async def stats(self, timeout_s: float) -> m.EngineStats:
         if self.stats_reply is None:
@@ -189,6 +190,9 @@ class FakeEngineClient:
         finally:
             if not finished:
                 self.aborted.append(request.request_id)
+
+    async def embed(self, request: m.EmbedRequest) -> m.EmbedReply:
+        return await self.embedding.get()
 
     def abort(self, request_id: str) -> bool:
         self.aborted.append(request_id)

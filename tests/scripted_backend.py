@@ -135,7 +135,9 @@ class ScriptedBackend:
             return m.DetokenizeReply(fault=fault)
         return m.DetokenizeReply(text=bytes(request.ids).decode("utf-8", "replace"))
 
-    async def embed(self, model: str, request: m.EmbedRequest) -> m.EmbedReply:
+    async def embed(
+        self, model: str, request: m.EmbedRequest, *, request_id: str = "", client: str = ""
+    ) -> m.EmbedReply:
         self.embedded.append(request)
         width = request.dimensions or EMBEDDING_WIDTH
         vectors = []

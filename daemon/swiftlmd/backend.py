@@ -33,7 +33,10 @@ class Backend(Protocol):
 
     async def detokenize(self, model: str, request: m.DetokenizeRequest) -> m.DetokenizeReply: ...
 
-    async def embed(self, model: str, request: m.EmbedRequest) -> m.EmbedReply: ...
+    async def embed(
+        self, model: str, request: m.EmbedRequest, *, request_id: str = "", client: str = ""
+    ) -> m.EmbedReply:
+        """Listed and waited for like a generation; leaving the call ends it."""
 
     async def status(self) -> m.DaemonStatus:
         """What `swiftlmctl status` and `/health` show; cheap, never waits for an engine."""

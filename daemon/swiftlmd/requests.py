@@ -35,6 +35,7 @@ class ActiveRequest:
         return self.state.phase != "loading"
 
     def waits_to_load(self, loading: asyncio.Timeout) -> asyncio.Timeout:
+        """`loading` is what `cancel` cuts short from now on."""
         self.engine, self.loading = None, loading
         return loading
 

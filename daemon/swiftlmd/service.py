@@ -136,23 +136,39 @@ class Service:
             log.warning("engine died before a request began request=%s", active.request_id)
 
     async def tokenize(self, model: str, request: m.TokenizeRequest) -> m.TokenizeReply:
+        self.refuse_while_draining()
         async with self.residency.lease(await self.named(model)) as lease:
             reply = await lease.engine.client.tokenize(request)
         _raise(reply.fault)
         return reply
 
     async def detokenize(self, model: str, request: m.DetokenizeRequest) -> m.DetokenizeReply:
+        self.refuse_while_draining()
         async with self.residency.lease(await self.named(model)) as lease:
             reply = await lease.engine.client.detokenize(request)
         _raise(reply.fault)
         return reply
 
-    async def embed(self, model: str, request: m.EmbedRequest) -> m.EmbedReply:
+    async def embed(
+        self, model: str, request: m.EmbedRequest, *, request_id: str = "", client: str = ""
+    ) -> m.EmbedReply:
         self.refuse_while_draining()
-        async with self.residency.lease(await self.named(model)) as lease:
-            reply = await lease.engine.client.embed(request)
-        _raise(reply.fault)
+        name = await self.named(model)
+        identity = request_id or uuid.uuid4().hex
+        with self.requests.track(identity, name, "embeddings", client) as active:
+            try:
+                # An engine cannot be told to abort it; leaving the call does.
+                async with active.waits_to_load(asyncio.timeout(None)):
+                    reply = await self._embedded(active, request)
+            except TimeoutError:
+                raise _cancelled() from None
+            _raise(reply.fault)
         return reply
+
+    async def _embedded(self, active: ActiveRequest, request: m.EmbedRequest) -> m.EmbedReply:
+        async with self.residency.lease(active.model) as lease:
+            active.state.phase = "prefill"
+            return await lease.engine.client.embed(request)
 
     async def status(self) -> m.DaemonStatus:
         about, instance = self._about, self._about.instance

@@ -59,7 +59,7 @@ class StrictBackend(ScriptedBackend):
         bytes(request)
         return await ScriptedBackend.tokenize(self, model, request)
 
-    async def embed(self, model, request):
+    async def embed(self, model, request, *, request_id="", client=""):
         bytes(request)
         return await ScriptedBackend.embed(self, model, request)
 

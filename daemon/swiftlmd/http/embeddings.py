@@ -14,7 +14,7 @@ from swiftlm_proto import messages as m
 from swiftlmd.faults import from_fault
 from swiftlmd.http import sampling
 from swiftlmd.http.errors import invalid, unsupported
-from swiftlmd.http.generation import begin
+from swiftlmd.http.generation import begin, client_name
 from swiftlmd.http.parts import PARTS
 from swiftlmd.http.schema import Body
 from swiftlmd.http.shapes import dumps
@@ -35,9 +35,12 @@ async def embeddings(request: web.Request) -> web.Response:
     if body.encoding_format not in (None, "float", "base64"):
         raise unsupported("encoding_format: use float or base64", "encoding_format")
     inputs = _inputs(body.input, parts.options.max_embedding_inputs)
-    with parts.gate.enter():
+    with parts.gate.enter(), parts.metrics.in_flight():
         reply = await parts.backend.embed(
-            record.model, m.EmbedRequest(inputs=inputs, dimensions=body.dimensions or 0)
+            record.model,
+            m.EmbedRequest(inputs=inputs, dimensions=body.dimensions or 0),
+            request_id=record.request_id,
+            client=client_name(request),
         )
     if reply.fault is not None:
         raise from_fault(reply.fault)

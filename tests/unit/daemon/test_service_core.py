@@ -248,6 +248,51 @@ async def test_while_draining_new_requests_are_refused_and_running_ones_go_on(
     await task
 
 
+def embedding(world: World) -> asyncio.Task[m.EmbedReply]:
+    request = m.EmbedRequest(inputs=[m.EmbedInput(text="hi")])
+    return asyncio.create_task(world.service.embed("a", request, request_id="e", client="test"))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda service: service.tokenize("a", m.TokenizeRequest(text="hi")),
+        lambda service: service.detokenize("a", m.DetokenizeRequest(ids=[1])),
+        lambda service: service.embed("a", m.EmbedRequest()),
+    ],
+)
+async def test_nothing_loads_a_model_while_draining(world: World, ask) -> None:
+    world.service.draining = True
+    with pytest.raises(ServiceError) as caught:
+        await ask(world.service)
+    assert caught.value.kind is Kind.SHUTTING_DOWN
+    assert not world.residency.residents
+
+
+async def test_texts_that_are_embedded_are_a_request_that_stopping_waits_for(
+    world: World,
+) -> None:
+    task = embedding(world)
+    await settle()
+    row = world.service.requests.listed()[0]
+    assert (row.request_id, row.model, row.route) == ("e", "a", "embeddings")
+    assert row.state.phase == "prefill"
+    assert not world.service.requests.idle.is_set()
+    world.engine().client.embedding.put_nowait(m.EmbedReply(prompt_tokens=3))
+    assert (await task).prompt_tokens == 3
+    assert world.service.requests.idle.is_set()
+
+
+async def test_embedding_can_be_cancelled_and_gives_its_lease_back(world: World) -> None:
+    task = embedding(world)
+    await settle()
+    assert world.service.requests.cancel("e")
+    with pytest.raises(ServiceError) as caught:
+        await task
+    assert caught.value.kind is Kind.ABORTED
+    assert world.residency.residents[0].leases == 0
+
+
 async def test_memory_is_asked_for_only_when_it_is_short(world: World) -> None:
     await _once(world)
     assert world.watch.asked == []
