@@ -6,8 +6,10 @@ Only `ast`: nothing of the project is imported, so a broken room cannot hide its
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,15 @@ def test_every_allowed_import_is_used(package):
     files = (ROOMS[package] / package).rglob("*.py")
     used = {name.split(".")[0] for path in files for name, _ in imports(path)}
     assert ALLOWED[package] - used == set()
+
+
+def test_every_package_that_a_room_may_import_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["vision"]]
+    declared = {re.match(r"[\w.-]+", line)[0].lower().replace("_", "-") for line in asked}
+    names = {"PIL": "pillow"}  # where it is not the module's own
+    packages = set().union(*ALLOWED.values()) - ROOMS.keys()
+    assert {names.get(package, package.replace("_", "-")) for package in packages} <= declared
 
 
 def test_wire_stays_in_the_server_modules_of_the_engine():
