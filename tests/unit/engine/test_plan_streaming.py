@@ -31,6 +31,8 @@ def test_summary_and_json_say_that_experts_are_streamed_and_how_fast(moe: facts.
     slots = made.streaming.slots if made.streaming else 0
     assert f"{slots} of 128 experts in memory" in made.summary
     assert "tokens/s predicted" in made.summary
+    fast = replace(made, speed=replace(made.speed, decode=Range(0.142, 183.4)))
+    assert "0.14 to 180 tokens/s predicted" in fast.summary
     described = made.to_json()["streaming"]
     assert described["mode"] == "experts"
     assert described["note"] in made.summary

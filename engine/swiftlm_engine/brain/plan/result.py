@@ -132,7 +132,7 @@ class Plan:
         if self.refused or not (self.streaming or self.layers):
             return ""
         decode = self.speed.decode
-        speed = f"{decode.low:.2g} to {decode.high:.2g} tokens/s predicted"
+        speed = f"{_rough(decode.low)} to {_rough(decode.high)} tokens/s predicted"
         if self.layers is not None:
             return (
                 f"{len(self.layers.streamed)} of {len(self.facts.layers)} layers are read from "
@@ -262,3 +262,8 @@ class Plan:
 
 def _bounds(bounds: Range) -> list[float]:
     return [round(bounds.low, 2), round(bounds.high, 2)]
+
+
+def _rough(figure: float) -> str:
+    """Two digits, as a prediction deserves: 0.14, 46, 180."""
+    return f"{float(f'{figure:.2g}'):.0f}" if figure >= 10 else f"{figure:.2g}"
