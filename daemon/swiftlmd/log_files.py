@@ -56,9 +56,11 @@ async def follow(path: Path, wanted: LineFilter) -> AsyncIterator[str]:
         while True:
             if file is None:
                 file = _open(path)
+            # Asked before reading: nothing more comes to a file that has been rotated.
+            rotated = file is not None and _rotated(file, path)
             chunk = file.read(65536) if file else ""
             if not chunk:
-                if file is not None and _rotated(file, path):
+                if file is not None and rotated:
                     file.close()
                     file = None
                     continue

@@ -108,6 +108,20 @@ def _stamp(seconds: float) -> str:
 
 
 class _RotatingFile(logging.handlers.RotatingFileHandler):
+    def emit(self, record: logging.LogRecord) -> None:
+        """A log that somebody deleted begins anew; lines in a file without a name are lost."""
+        if self.stream is not None and not self._is_there(self.stream.fileno()):
+            self.close()  # the next line opens it
+            with contextlib.suppress(OSError):
+                Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        super().emit(record)
+
+    def _is_there(self, file: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(self.baseFilename), os.fstat(file))
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Buffered lines that no longer fit on the disk are lost; that ends nothing else."""
         with contextlib.suppress(OSError):

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import shutil
+import time
+from contextlib import aclosing
 from datetime import datetime
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
-from swiftlmd import logs
+from swiftlmd import log_files, logs
 from swiftlmd.log_files import LineFilter, follow, last_lines
 
 STAMP = "2026-11-28T09:30:0{}.000Z"
@@ -53,6 +57,29 @@ def test_files_are_private_and_rotate_by_size(
     assert files == ["swiftlmd.log", *(f"swiftlmd.log.{n}" for n in range(1, 6))]
     assert all(path.stat().st_size <= 2000 for path in tmp_path.iterdir())
     assert "line 199" in lines(tmp_path / "swiftlmd.log")[-1]
+
+
+def test_a_log_that_somebody_deletes_begins_anew(tmp_path: Path) -> None:
+    folder, log = tmp_path / "logs", logging.getLogger("swiftlmd.x")
+    with logs.logging_to(folder, "info", {}):
+        log.info("first")
+        wait_for_line(folder / "swiftlmd.log", "first")
+        shutil.rmtree(folder)
+        log.info("second")
+        wait_for_line(folder / "swiftlmd.log", "second")
+        (folder / "swiftlmd.log").rename(folder / "kept.log")
+        log.info("third")
+    assert len(lines(folder / "kept.log")) == 1
+    assert "third" in lines(folder / "swiftlmd.log")[0]
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def wait_for_line(path: Path, text: str) -> None:
+    """Lines are written by a thread of their own."""
+    ends_at = time.monotonic() + 5
+    while not (path.exists() and text in path.read_text()):
+        assert time.monotonic() < ends_at, f"{text!r} never came to {path}"
+        time.sleep(0.005)
 
 
 def test_a_disk_that_is_full_costs_lines_and_nothing_else(
@@ -117,3 +144,25 @@ async def test_following_goes_on_over_a_rotation(tmp_path: Path) -> None:
         path.write_text(f"{STAMP.format(2)} info a second\n")
         assert await seen.get() == "second"
     task.cancel()
+
+
+async def test_a_line_written_just_before_a_rotation_is_followed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "swiftlmd.log"
+    path.touch()
+    is_rotated, rotate = log_files._rotated, True
+
+    def rotated(file: TextIO, of: Path) -> bool:
+        nonlocal rotate
+        if rotate:  # the writer comes between two looks of the follower
+            rotate = False
+            path.write_text(f"{STAMP.format(1)} info a last\n")
+            path.rename(tmp_path / "swiftlmd.log.1")
+            path.write_text(f"{STAMP.format(2)} info a next\n")
+        return is_rotated(file, of)
+
+    monkeypatch.setattr(log_files, "_rotated", rotated)
+    async with asyncio.timeout(5), aclosing(follow(path, LineFilter())) as found:
+        assert (await anext(found)).endswith("last")
+        assert (await anext(found)).endswith("next")
