@@ -30,6 +30,7 @@ GREETING_TIMEOUT_S = 10.0
 # How long a verb waits for a daemon that its supervisor says is starting.
 STARTING_WAIT_S = 5.0
 _POLL_S = 0.05
+_CALLABLE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,12 @@ class Daemon:
     cluster: m.ClusterStub
     status: m.DaemonStatus
     paths: Paths
+
+    @property
+    def url(self) -> str:
+        """Where a client on this machine calls; every address is not one that can be called."""
+        host, _, port = self.status.http_address.rpartition(":")
+        return f"http://{_CALLABLE.get(host, host)}:{port}"
 
 
 def call(

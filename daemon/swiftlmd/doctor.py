@@ -21,6 +21,7 @@ from swiftlm_proto.exit_codes import DaemonExit
 from swiftlm_proto.paths import Paths
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.environment import find_openblas
+from swiftlmd.instance import address
 from swiftlmd.self_check import Check, mlx_check
 
 _FOLDER_S = 10.0
@@ -133,13 +134,13 @@ def _disk(folder: Path) -> m.DoctorCheck:
 
 
 def _address(settings: Settings) -> m.DoctorCheck:
-    address = f"{settings.http_host}:{settings.http_port}"
+    listens_at = address(settings.http_host, settings.http_port)
     if settings.http_host in _LOOPBACK:
-        return _check("address", "pass", f"{address}, this machine only")
+        return _check("address", "pass", f"{listens_at}, this machine only")
     if not (settings.http_api_keys or settings.http_keys):
         reason = f"{settings.http_host} can be reached from the network, and no key is asked for"
         return _check("address", "fail", reason, "swiftlmctl config set http.host 127.0.0.1")
-    return _check("address", "pass", f"{address}, with keys")
+    return _check("address", "pass", f"{listens_at}, with keys")
 
 
 async def _answers(name: str, folder: Path) -> m.DoctorCheck:

@@ -78,21 +78,26 @@ def sole_instance(lock_file: Path, instance: Instance) -> Iterator[None]:
         os.close(lock)
 
 
+def address(host: str, port: int) -> str:
+    """host:port as it stands in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def bind_port(host: str, port: int) -> socket.socket:
     """A socket that listens on host:port; raises PortBusy or OSError."""
-    family, kind, protocol, _, address = socket.getaddrinfo(
+    family, kind, protocol, _, place = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     server = socket.socket(family, kind, protocol)
     try:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(address)
+        server.bind(place)
         server.listen(1024)
         server.setblocking(False)
     except OSError as error:
         server.close()
         if error.errno == errno.EADDRINUSE:
-            raise PortBusy(f"{host}:{port}", port_holder(port)) from error
+            raise PortBusy(address(host, port), port_holder(port)) from error
         raise
     return server
 

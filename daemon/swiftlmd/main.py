@@ -37,7 +37,14 @@ from swiftlmd.config.values import expected, shown
 from swiftlmd.daemon import Daemon, Surroundings
 from swiftlmd.engines.process import MAX_LOG_BYTES, engine_command, remove_stale_sockets, shorten
 from swiftlmd.http_options import http_options
-from swiftlmd.instance import AlreadyRunning, PortBusy, bind_port, sole_instance, this_instance
+from swiftlmd.instance import (
+    AlreadyRunning,
+    PortBusy,
+    address,
+    bind_port,
+    sole_instance,
+    this_instance,
+)
 from swiftlmd.self_check import self_check
 from swiftlmd.supervisor import Supervisor, find_supervisor, leave_with, record_fatal
 
@@ -92,8 +99,8 @@ def _serve(
     """Settles who may run and where, then runs; raises what keeps it from that."""
     settings = configuration.settings
     options = http_options(settings)  # raises while nothing is taken yet
-    https = f"{options.host}:{options.tls_port}" if options.tls_port else ""
-    instance = this_instance(version(), f"{options.plain_host}:{options.port}", https)
+    https = address(options.host, options.tls_port) if options.tls_port else ""
+    instance = this_instance(version(), address(options.plain_host, options.port), https)
     breaker = Breaker(paths.state / "starts.json", time.time)
     with ExitStack() as stack:
         stack.enter_context(sole_instance(paths.lock_file, instance))

@@ -200,8 +200,7 @@ def _endpoint(model: str, key: str) -> Endpoint:
     from swiftlmctl.bench.endpoint import Endpoint
 
     async def verb(daemon: client.Daemon) -> Endpoint:
-        address = daemon.status.http_address.replace("0.0.0.0", "127.0.0.1")
-        return Endpoint(f"http://{address}/v1", model or daemon.status.default_model, key)
+        return Endpoint(f"{daemon.url}/v1", model or daemon.status.default_model, key)
 
     return client.call(verb)
 

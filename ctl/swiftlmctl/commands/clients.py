@@ -106,10 +106,7 @@ def _service(model: str, key: str) -> Service:
         fit = (await daemon.store.fit(m.FitModelsRequest(models=[name]))).fits.get(name)
         planned = fit.context if fit else 0
         context = found.loaded.context if found.loaded else planned or found.context
-        # Every address is not one that a client could call.
-        address = daemon.status.http_address.replace("0.0.0.0", "127.0.0.1")
-        address = address.replace("[::]", "[::1]")
         takes_tools = found.tools or not found.model
-        return Service(f"http://{address}", name, context, key or ANY_KEY, takes_tools)
+        return Service(daemon.url, name, context, key or ANY_KEY, takes_tools)
 
     return client.call(verb)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from swiftlm_proto import messages as m
+from swiftlmctl.client import Daemon
 from swiftlmctl.connect.clients import CLIENTS, Service, named
 from swiftlmctl.connect.edits import Unsafe, merged_json, toml_with, yaml_with
 from swiftlmctl.connect.undo import UndoLedger
@@ -151,3 +153,17 @@ def test_linked_file_stays_a_link(tmp_path: Path) -> None:
     UndoLedger(tmp_path / "state").write("x", path, '{"a": 1}')
     assert path.is_symlink()
     assert real.read_text() == '{"a": 1}'
+
+
+@pytest.mark.parametrize(
+    ("listens_at", "called_at"),
+    [
+        ("127.0.0.1:5413", "http://127.0.0.1:5413"),
+        ("0.0.0.0:5413", "http://127.0.0.1:5413"),
+        ("[::]:5413", "http://[::1]:5413"),
+        ("[::1]:5413", "http://[::1]:5413"),
+    ],
+)
+def test_clients_are_told_an_address_that_can_be_called(listens_at: str, called_at: str) -> None:
+    status = m.DaemonStatus(http_address=listens_at)
+    assert Daemon(None, None, None, status, Path()).url == called_at

@@ -16,7 +16,7 @@ from swiftlmd.admin_socket import (
     may_administer,
     peer_uid,
 )
-from swiftlmd.instance import AlreadyRunning, sole_instance, this_instance
+from swiftlmd.instance import AlreadyRunning, address, sole_instance, this_instance
 
 
 @pytest.fixture
@@ -132,3 +132,11 @@ def test_a_lock_with_nonsense_in_it_is_still_a_lock(tmp_path: Path) -> None:
             sole_instance(lock, this_instance("1", "y")),
         ):
             pass
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [("127.0.0.1", "127.0.0.1:1"), ("::1", "[::1]:1"), ("::", "[::]:1"), ("box", "box:1")],
+)
+def test_an_address_can_stand_in_a_url(host: str, shown: str) -> None:
+    assert address(host, 1) == shown
