@@ -28,6 +28,7 @@ def lines(status: m.DaemonStatus, service: ServiceState | None = None) -> list[s
         found += machine_lines(status.machine)
     found += ["", *_models(status)]
     found += [line for model in status.models if (line := _disk_line(model))]
+    found += [line for model in status.models for line in _note_lines(model)]
     found += [_download(d) for d in status.downloads]
     return found + [f"warning: {warning}" for warning in status.warnings]
 
@@ -179,6 +180,12 @@ def _streams(model: m.ModelStatus) -> str:
     words = f"{found['slots']} of {found['num_experts']} experts in memory"
     whole = found.get("resident_layers", 0)
     return f"{words}, {whole} layers whole" if whole else words
+
+
+def _note_lines(model: m.ModelStatus) -> list[str]:
+    """What works, but not as asked: said at the load, and here for who did not see that."""
+    notes = model.loaded.notes if model.loaded else []
+    return [f"note     {model.model}: {note}" for note in notes]
 
 
 def _disk_line(model: m.ModelStatus) -> str:

@@ -6,11 +6,11 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from fake_admin import FakeAdmin, Listening, said
+from fake_admin import READY, FakeAdmin, Listening, said
 
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import Paths, under
@@ -62,6 +62,12 @@ def test_status_shows_models_memory_and_speed(ctl: Ctl, admin: FakeAdmin) -> Non
     assert found.code == 0
     for part in ("smollm2-135m *", "2.0 GB of 8.0 GB", "61.5 tok/s", "127.0.0.1:5413"):
         assert part in found.out
+
+
+def test_status_repeats_the_notes_of_a_load(ctl: Ctl, admin: FakeAdmin) -> None:
+    loaded = replace(READY.loaded, notes=["served as text: mlx-vlm is missing"])
+    admin.daemon.models = [replace(READY, loaded=loaded)]
+    assert "note     smollm2-135m: served as text: mlx-vlm is missing" in ctl("status").out
 
 
 def test_status_json_has_what_scripts_need(ctl: Ctl, admin: FakeAdmin) -> None:
