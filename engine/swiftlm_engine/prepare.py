@@ -67,7 +67,7 @@ class Preparer:
         if not 1 <= job.n <= self.max_choices:
             raise _invalid("n", f"n is {job.n}; this model serves 1 to {self.max_choices} choices")
         self._check_ids(job.stop_token_ids, "stop_token_ids")
-        prompt = self._tokenise(job)
+        prompt = self.tokenise(job)
         # A tokenizer may know more tokens than the model; MLX reads past the end without a word.
         self._check_ids(prompt.token_ids, "prompt")
         room = self.context - len(prompt.token_ids)
@@ -92,7 +92,8 @@ class Preparer:
         except BadSampling as error:
             raise _invalid(error.param, str(error)) from error
 
-    def _tokenise(self, job: GenerateJob) -> Rendered:
+    def tokenise(self, job: GenerateJob) -> Rendered:
+        """The prompt, whether or not there is room for it."""
         match job.prompt:
             case Chat() as chat:
                 return self.render_chat(job, chat)

@@ -13,7 +13,7 @@ from swiftlm_proto import messages as m
 def tokenize(session: Session, question: m.TokenizeRequest) -> m.TokenizeReply:
     if question.chat is not None:
         job = GenerateJob("", decode.chat(question.chat))
-        ids = session.preparer.prepare(job).prompt.token_ids
+        ids = session.preparer.tokenise(job).token_ids
     else:
         ids = session.preparer.tokenizer.encode(
             question.text or "", add_special_tokens=question.add_special_tokens
