@@ -273,6 +273,15 @@ async def test_what_cannot_be_done_is_a_400_in_anthropic_shape(dialect, server, 
     assert not server.backend.requests
 
 
+async def test_a_block_of_another_shape_is_refused_by_its_name_and_place(dialect, server):
+    found = {"type": "search_result", "source": "https://x", "title": "t", "content": []}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [found]}
+    turn = {"role": "user", "content": [result]}
+    answer = await dialect.post(server, {**ask(), "messages": [turn]}, status=400)
+    message = answer["error"]["message"]
+    assert message.startswith("messages.0.content.0.content.0: 'search_result' blocks")
+
+
 async def test_too_long_says_the_words_that_agents_look_for(dialect, server):
     fault = m.Fault(kind=m.FaultKind.CONTEXT_TOO_LONG, message="5000 tokens of at most 4096")
     server.backend.default = Script(fault=fault)
