@@ -396,7 +396,7 @@ build() {
   mkdir -p "$HOME_OF_RELEASE" || fail $CANNOT_WRITE "cannot write into $APP/versions"
   BUILD_LOG=$LOGS/install.log
   : >"$BUILD_LOG" || fail $CANNOT_WRITE "cannot write $BUILD_LOG"
-  say "building swiftlm $VERSION ($KIND) on $PYTHON; this takes a minute or two"
+  say "building swiftlm $VERSION ($KIND) on $PYTHON; this takes a few minutes"
   "$PYTHON" -I -m venv "$VENV" >>"$BUILD_LOG" 2>&1 || build_failed "the environment"
   # The short step that can fail comes before the long one.
   build_wheel
