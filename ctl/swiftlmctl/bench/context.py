@@ -13,7 +13,6 @@ from swiftlmctl.bench.session import Session, objection, refusal, seconds, speed
 from swiftlmctl.errors import CtlError
 from swiftlmctl.output import size_text
 
-CONTEXTS = (512, 40_000, 100_000)
 CONFIGURATIONS = {
     "vanilla": {"kv": "fp16", "stream": "off"},
     "turbo": {"kv": "k4v3", "stream": "off"},

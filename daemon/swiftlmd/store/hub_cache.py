@@ -48,7 +48,6 @@ class Removal:
 
     paths: tuple[Path, ...]
     freed_bytes: int
-    whole_repo: bool
 
 
 def repos(cache: Path) -> Iterator[CachedRepo]:
@@ -66,7 +65,7 @@ def plan_removal(cached: CachedRepo, snapshot: Path | None) -> Removal:
     """One revision with the blobs that only it uses, and whatever a broken pull left."""
     others = [p for p in _entries(cached.root / "snapshots") if p != snapshot]
     if not others:
-        return Removal((cached.root,), _disk_bytes(cached.root), whole_repo=True)
+        return Removal((cached.root,), _disk_bytes(cached.root))
     kept = {target for other in others for target in _targets(other)}
     home = (cached.root / "blobs").resolve()
     mine = {t for t in _targets(snapshot) if t.parent == home} if snapshot else set()
@@ -75,7 +74,7 @@ def plan_removal(cached: CachedRepo, snapshot: Path | None) -> Removal:
     refs = [p for p in (cached.root / "refs").rglob("*") if snapshot and _names(p, snapshot)]
     paths = (*blobs, *refs, *((snapshot,) if snapshot else ()))
     freed = sum(_file_bytes(p) for p in blobs) + (_disk_bytes(snapshot) if snapshot else 0)
-    return Removal(paths, freed, whole_repo=False)
+    return Removal(paths, freed)
 
 
 def carry_out(removal: Removal, cache: Path) -> None:

@@ -18,4 +18,3 @@ class EntryKind(StrEnum):
     WRITE_BUFFERS = "write buffers"
     PROCESS = "process"
     PAGE_CACHE = "page cache"
-    RESERVE = "reserve"

@@ -63,7 +63,6 @@ class AnswerReader:
         self._thoughts = thoughts
         self._starts = starts
         self._bare_starts = bare_starts or {}
-        self._dropped = dropped
         self._markers = (*starts, *dropped)
         self._call: CallReader | None = None
         self._fresh = True  # nothing but markup since the beginning, the thoughts, or a call

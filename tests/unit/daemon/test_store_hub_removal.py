@@ -89,5 +89,5 @@ def test_paths_outside_the_cache_are_refused(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     with pytest.raises(OSError, match="not inside"):
-        hub_cache.carry_out(hub_cache.Removal((outside,), 4, whole_repo=False), cache)
+        hub_cache.carry_out(hub_cache.Removal((outside,), 4), cache)
     assert outside.exists()

@@ -125,15 +125,6 @@ class ModelFacts:
     def compressed_layers(self, kv: KvFormat) -> int:
         return sum(any(is_compressed(s, kv) for s in layer.stores) for layer in self.layers)
 
-    def turbo_blockers(self) -> dict[str, int]:
-        """Why layers stay uncompressed under a turbo format: reason to number of layers."""
-        return Counter(
-            store.turbo_blocker
-            for layer in self.layers
-            for store in layer.stores
-            if store.turbo_blocker
-        )
-
 
 def read_model(folder: Path) -> ModelFacts:
     """The facts of a model folder. Raises ModelFilesError naming the file that is missing,
@@ -148,7 +139,7 @@ def facts_from(config: Config, tensors: tuple[Tensor, ...]) -> ModelFacts:
     by_name = {tensor.name: tensor for tensor in tensors}
     packings = read_packings(config, by_name)
     shape = _shape(config)
-    _check_shapes(config, shape, by_name, packings)
+    _check_shapes(shape, by_name, packings)
     listed = layer_list(config)
     weights = sort_weights(config, tensors, packings)
     sizes: dict[str, int] = {}
@@ -192,7 +183,7 @@ def _shape(config: Config) -> Shape:
 
 
 def _check_shapes(
-    config: Config, shape: Shape, tensors: Mapping[str, Tensor], packings: Mapping[str, Packing]
+    shape: Shape, tensors: Mapping[str, Tensor], packings: Mapping[str, Packing]
 ) -> None:
     """The embedding must have the config's two sizes: a config of another model shows here."""
     for name, tensor in tensors.items():
