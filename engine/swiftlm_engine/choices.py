@@ -36,13 +36,15 @@ class ChoiceFactory:
 
     def _choice(self, prepared: Prepared, index: int, arrived_at: float) -> Choice:
         job, prompt = prepared.job, prepared.prompt
+        boundaries = self._boundaries(prompt)
         sequence = Sequence(
             job.request_id,
             index,
             prompt.token_ids,
             prepared.max_tokens,
             arrived_at,
-            boundaries=self._boundaries(prompt),
+            boundaries=boundaries,
+            keeps_chunks=self.needs_checkpoints and not boundaries,
             deadline_at=None if job.deadline_s is None else arrived_at + job.deadline_s,
         )
         ends = self._end_ids(prepared)

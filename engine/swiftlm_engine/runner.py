@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
+from swiftlm_engine.brain.checkpoints import is_kept_on_the_way
 from swiftlm_engine.brain.prefix_index import Kind
 from swiftlm_engine.brain.scheduler import Chunk
 from swiftlm_engine.brain.sequence import Sequence
@@ -329,7 +330,8 @@ class Runner:
         return ids[:-1] if row is not None and row.fresh else ids
 
     def _checkpoint(self, chunk: Chunk) -> None:
-        """Stores a checkpoint where one was asked for, and at the prompt's end if none was.
+        """Stores a checkpoint where one was asked for; if none was, at the prompt's end and, of a
+        model that cannot go back, at some ends of chunks before it.
 
         At the end, so that requests with the same beginning hit while this one still decodes; what
         serves any shorter prefix can wait until its client has read something.
@@ -339,7 +341,10 @@ class Runner:
         if salt is None or position == 0:
             return
         wanted = sequence.boundaries or (sequence.num_prefill,)
-        if position not in wanted:
+        on_the_way = sequence.keeps_chunks and is_kept_on_the_way(
+            chunk.start, position, sequence.num_prefill
+        )
+        if position not in wanted and not on_the_way:
             return
         caches = self._prefilling[sequence.key]
         if not self.is_split and all(type(cache) is KVCache for cache in caches):

@@ -2,7 +2,8 @@
 
 KV of full attention serves any shorter prefix, so such models never pause. A recurrent state or a
 window that slid serves exactly the position it was saved at: there the pauses decide what the next
-request can reuse.
+request can reuse. A prompt without boundaries (no conversation) is not paused for; of the ends that
+its chunks have anyway some are kept.
 """
 
 from __future__ import annotations
@@ -33,3 +34,17 @@ def checkpoints(boundaries: Sequence[int], num_prefill: int) -> tuple[int, ...]:
     if shared < kept[-1]:  # however short the question: others share what is before it
         kept.append(shared)
     return tuple(reversed(kept))
+
+
+def is_kept_on_the_way(start: int, end: int, num_prefill: int) -> bool:
+    """Whether the end of a chunk is the first behind a half, three quarters or seven eighths.
+
+    Prompts that begin alike mostly part near their ends: behind a document, or some examples.
+    """
+    return end >= MIN_GAP and _halvings(end, num_prefill) > _halvings(start, num_prefill)
+
+
+def _halvings(done: int, num_prefill: int) -> int:
+    """How often what is left has been halved, as far as it counts."""
+    share = num_prefill // max(1, num_prefill - done)
+    return min(MAX_CHECKPOINTS, share.bit_length()) - 1

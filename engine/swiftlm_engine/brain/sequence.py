@@ -44,6 +44,7 @@ class Sequence:
     max_tokens: int
     arrived_at: float
     boundaries: tuple[int, ...] = ()  # prefill pauses here, so that a checkpoint can be stored
+    keeps_chunks: bool = False  # without boundaries: ends of its chunks are checkpoints, too
     deadline_at: float | None = None
     kv_bytes: int = 0  # reserved for it at the gate
     reserved_tokens: int = 0  # new tokens that the reservation covers

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
-from swiftlm_engine.brain.checkpoints import checkpoints
+from swiftlm_engine.brain.checkpoints import checkpoints, is_kept_on_the_way
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,17 @@ def test_prefill_pauses_after_the_system_prompt_and_at_the_latest_turns(
     boundaries, num_prefill, pauses
 ):
     assert checkpoints(boundaries, num_prefill) == pauses
+
+
+@pytest.mark.parametrize(
+    ("num_prefill", "kept"),
+    [
+        (100, [75, 90]),  # a half is less than is worth keeping
+        (1000, [500, 750, 875]),
+        (100_000, [50_000, 75_000, 87_500]),
+        (60, []),
+    ],
+)
+def test_a_plain_prompt_keeps_few_ends_of_chunks_and_more_of_them_near_its_own(num_prefill, kept):
+    chunks = itertools.pairwise(i * num_prefill // 40 for i in range(40))
+    assert [end for start, end in chunks if is_kept_on_the_way(start, end, num_prefill)] == kept
