@@ -13,12 +13,16 @@ Invariants, checked by `check_integrity`: bytes add up; no entry is covered by a
 same part.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from swiftlm_engine.brain.radix import Node, check_nodes, grow, prune, walk
 from swiftlm_engine.brain.tokens import TOKEN_BYTES, pack, unpack
+
+# One entry of so many is evicted before the order is looked at again: one large prompt may take the
+# place of hundreds of small ones, and sorting all for each would stop decode for seconds.
+VICTIMS_OF = 16
 
 
 class Part(Enum):
@@ -189,8 +193,9 @@ class PrefixIndex:
 
     # ---- who leaves ----
 
-    def victim(self, max_protected_bytes: int) -> Entry | None:
-        """The entry to evict next: least recently used, protected ones last; None: all are locked.
+    def victims(self, max_protected_bytes: int) -> list[Entry]:
+        """The first entries to evict: least recently used, protected ones last; none: all are
+        locked. They are few of many, as their going may end the protection of others.
 
         Protected are SYSTEM entries and states that several conversations branch off, up to
         `max_protected_bytes` of the most recently used ones.
@@ -199,13 +204,16 @@ class PrefixIndex:
             (e for e in self._entries if e.num_locks == 0),
             key=lambda e: (-e.last_used, e.length),
         )
-        protected_bytes, loose = 0, None
+        protected_bytes = 0
+        loose: list[Entry] = []
+        protected: list[Entry] = []
         for entry in free:  # most recently used first, so the oldest lose their protection
             if _is_protected(entry) and protected_bytes + entry.nbytes <= max_protected_bytes:
                 protected_bytes += entry.nbytes
+                protected.append(entry)
             else:
-                loose = entry
-        return loose or (free[-1] if free else None)
+                loose.append(entry)
+        return (loose or protected)[::-1][: 1 + len(free) // VICTIMS_OF]
 
     def surplus_states(self, entry: Entry, max_states: int) -> list[Entry]:
         """Unprotected states on the path to `entry` beyond the `max_states` longest."""
@@ -214,11 +222,16 @@ class PrefixIndex:
         loose = [e for e in states if not _is_protected(e)]
         return loose[max_states:]  # upwards: the longest come first
 
-    def stranded(self) -> list[Entry]:
+    def partners(self, entry: Entry) -> list[Entry]:
+        """Entries of the other part that serve some prefix together with this one."""
+        return list(_partners(entry))
+
+    def stranded(self, among: Iterable[Entry] | None = None) -> list[Entry]:
         """Entries that can serve nothing because no entry of the other needed part fits them."""
         if len(self.needs) < 2:
             return []
-        return [e for e in self._entries if not _has_partner(e)]
+        asked = self._entries if among is None else self._entries.intersection(among)
+        return [e for e in asked if not _has_partner(e)]
 
     # ---- proof ----
 
@@ -301,10 +314,15 @@ def _covered(node: _Node, entry: Entry) -> list[Entry]:
 
 
 def _has_partner(entry: Entry) -> bool:
+    return next(_partners(entry), None) is not None
+
+
+def _partners(entry: Entry) -> Iterator[Entry]:
     other = Part.STATE if entry.part is Part.TRUNK else Part.TRUNK
-    return any(
-        common >= max(1, entry.floor, partner.floor)
+    return (
+        partner
         for partner, common in _neighbours(entry, other)
+        if common >= max(1, entry.floor, partner.floor)
     )
 
 

@@ -182,13 +182,19 @@ class RamTier:
 
     def _evict(self) -> None:
         while self._index.nbytes > self.budget_bytes:
-            victim = self._index.victim(max_protected_bytes=self.budget_bytes // 2)
-            if victim is None:
+            victims = self._index.victims(max_protected_bytes=self.budget_bytes // 2)
+            if not victims:
                 raise RuntimeError("prefix cache: every entry is locked and the budget is exceeded")
-            self.num_evicted += 1
-            if not self._shrink(victim):
-                self._drop([victim], was_evicted=True)
-            self._drop(self._index.stranded(), was_evicted=True)
+            for victim in victims:
+                if self._index.nbytes > self.budget_bytes and victim in self._kept:
+                    self._evict_one(victim)
+
+    def _evict_one(self, victim: Entry) -> None:
+        self.num_evicted += 1
+        partners = self._index.partners(victim)
+        if not self._shrink(victim):
+            self._drop([victim], was_evicted=True)
+        self._drop(self._index.stranded(partners), was_evicted=True)
 
     def _shrink(self, trunk: Entry) -> bool:
         """Keep just the system prompt of a trunk that has to leave, unless another trunk has it."""

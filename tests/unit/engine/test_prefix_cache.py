@@ -3,12 +3,15 @@
 Invariant of every timeline: after a call, bytes are within the budget and integrity holds.
 """
 
+from collections import Counter
+
 import mlx.core as mx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import ArraysCache, KVCache
 
+from swiftlm_engine.brain import prefix_index
 from swiftlm_engine.brain.prefix_index import Kind
 from swiftlm_engine.prefix.cache import (
     HitReason,
@@ -207,6 +210,27 @@ def test_system_checkpoint_survives_its_conversations():
         assert match_length(cache, prompt) == 30
         cache.store(prompt, hybrid(50))
         cache.check_integrity()
+
+
+def test_one_large_prompt_takes_the_place_of_many_small_ones_without_a_look_at_all_for_each(
+    monkeypatch,
+):
+    looks = Counter()
+
+    def counted(name: str) -> None:
+        look = getattr(prefix_index, name)
+        monkeypatch.setattr(prefix_index, name, lambda e: (looks.update([name]), look(e))[1])
+
+    cache = hybrid_cache(num_tokens=2000, num_states=200)
+    for first in range(200):
+        cache.store([first, *range(9)], hybrid(10))
+    counted("_is_protected")
+    counted("_has_partner")
+    assert cache.store(list(range(300, 3800)), hybrid(3500)) is StoreResult.STORED
+    cache.check_integrity()
+    assert 150 < cache.stats().num_evicted < 200
+    assert looks["_is_protected"] < 25 * 400
+    assert looks["_has_partner"] < 4 * 400
 
 
 def test_evicted_conversation_leaves_its_system_prompt_behind():

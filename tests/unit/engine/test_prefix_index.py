@@ -55,8 +55,8 @@ def test_random_operations_keep_the_invariants_and_find_the_longest_prefix(needs
             assert all(old.node is None for old in gone)
         elif verb == "remove" and len(index):
             index.remove(sorted(index, key=lambda e: e.last_used)[number % len(index)])
-        elif verb == "victim" and (victim := index.victim(number)):
-            index.remove(victim)
+        elif verb == "victim" and (victims := index.victims(number)):
+            index.remove(victims[0])
         found = index.find(tokens, number, salt)
         assert found.length == slow_find(index, tokens, number, salt)
         index.check_integrity()
@@ -124,9 +124,9 @@ def test_salt_separates_prompts_with_equal_tokens():
 
 def evict_all(index: PrefixIndex, max_protected_bytes: int) -> list[Entry]:
     gone = []
-    while (victim := index.victim(max_protected_bytes)) is not None:
-        index.remove(victim)
-        gone.append(victim)
+    while victims := index.victims(max_protected_bytes):
+        index.remove(victims[0])
+        gone.append(victims[0])
     return gone
 
 
@@ -150,9 +150,9 @@ def test_state_that_two_conversations_branch_off_outlives_theirs():
     shared, _ = index.insert(Part.STATE, [1, 2], 1, floor=2)
     a, _ = index.insert(Part.STATE, [1, 2, 3], 1, floor=3)
     b, _ = index.insert(Part.STATE, [1, 2, 4], 1, floor=3)
-    assert index.victim(1) is a
+    assert index.victims(1) == [a]
     index.remove(a)
-    assert index.victim(1) is shared  # one conversation left: no longer shared
+    assert index.victims(1) == [shared]  # one conversation left: no longer shared
     assert b in set(index)
 
 
@@ -160,9 +160,9 @@ def test_locked_entry_is_not_evicted():
     index = PrefixIndex(TRUNK_ONLY)
     entry, _ = index.insert(Part.TRUNK, [1], 1)
     index.lock(entry)
-    assert index.victim(0) is None
+    assert index.victims(0) == []
     index.unlock(entry)
-    assert index.victim(0) is entry
+    assert index.victims(0) == [entry]
     with pytest.raises(ValueError, match="not locked"):
         index.unlock(entry)
 
