@@ -66,7 +66,7 @@ class Room:
         self, newcomer: Resident, placement: Placement, leaving: Sequence[Resident] = ()
     ) -> bool:
         limit = newcomer.settings.models_max_loaded
-        staying = [r for r in self._others(newcomer) if r.engine is not None and r not in leaving]
+        staying = [r for r in self._others(newcomer) if r.priced_bytes and r not in leaving]
         return placement.fits and not (limit and len(staying) >= limit)
 
     async def _place(
@@ -91,19 +91,24 @@ class Room:
         return []
 
     def _victims(self, newcomer: Resident) -> list[Resident]:
-        """Who may leave: idle ones first, among them the one that was used longest ago."""
-        ready = [
+        """Who may leave: idle ones first, among them the one that was used longest ago; last of
+        all what is still on its way in."""
+        here = [
             resident
             for resident in self._others(newcomer)
-            if resident.state is State.READY and not resident.pinned
+            if resident.state in (State.READY, State.LOADING)
+            and resident.priced_bytes
+            and not resident.pinned
         ]
-        return sorted(ready, key=lambda resident: (resident.leases > 0, resident.used_at))
+        return sorted(here, key=lambda r: (r.state is State.LOADING, r.leases > 0, r.used_at))
 
     def _others(self, newcomer: Resident) -> list[Resident]:
         return [resident for resident in self._residents.values() if resident is not newcomer]
 
     async def _evict(self, victim: Resident, newcomer: Resident) -> None:
         settings = newcomer.settings
+        if victim.task is not None:  # its first requests come before ours
+            await asyncio.wait({victim.task})
         held_s = victim.ready_at + settings.models_swap_hold - self._clock.now()
         if held_s > 0:  # alternating requests must not swap models on every turn
             await self._clock.sleep(held_s)

@@ -9,6 +9,7 @@ import pytest
 from fakes import settle, stored_model
 from residency_world import GB, World
 
+from swiftlmd.config.settings import Settings
 from swiftlmd.faults import Kind, ServiceError
 
 
@@ -50,6 +51,38 @@ async def test_a_request_for_a_draining_victim_waits_and_loads_it_again(world: W
     await world.clock.advance(10)
     await wants_b
     assert world.launcher.launched.count("b") == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "second"),
+    [(Settings(models_max_loaded=1), "b"), (Settings(), "large")],
+    ids=["one may be loaded", "memory for one"],
+)
+async def test_two_first_requests_at_once_are_served_one_after_the_other(
+    world: World, settings: Settings, second: str
+) -> None:
+    world.store.models["large"] = stored_model("large", 12 * GB)
+    world.settings = settings
+    world.launcher.gate.clear()
+    both = [asyncio.create_task(world.use(name)) for name in ("a", second)]
+    await world.clock.advance(1)
+    assert world.launcher.launched == ["a"]
+    world.launcher.gate.set()
+    await world.clock.advance(10)
+    await asyncio.gather(*both)
+    assert world.launcher.launched == ["a", second]
+    assert world.loaded() == {second}
+
+
+async def test_the_load_of_a_pinned_model_is_not_waited_for(world: World) -> None:
+    world.settings = Settings(models_max_loaded=1, models_pinned=["a"])
+    world.launcher.gate.clear()
+    first = asyncio.create_task(world.use("a"))
+    await settle()
+    with pytest.raises(ServiceError):
+        await world.use("b")
+    world.launcher.gate.set()
+    await first
 
 
 async def test_nobody_is_evicted_for_a_model_that_cannot_fit(world: World) -> None:
