@@ -8,7 +8,7 @@ OPENBLAS := $(firstword $(wildcard /usr/lib/*/openblas-pthread/libopenblas.so.0)
 FAST := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
 
 .PHONY: test setup lint types unit integration e2e clients test-kernels bench bench-peers bench-kv \
-	bench-stream soak proto lock clean
+	bench-stream pictures soak proto lock clean
 
 test: setup lint types
 	$(FAST) $(PYTHON) -m pytest -m "not slow and not kernels and not metal and not macos" --durations=15
@@ -54,6 +54,12 @@ bench-kv: setup
 
 bench-stream: setup
 	$(FAST) PYTHONPATH=engine:proto:daemon:tests $(PYTHON) -m bench.streaming
+
+# Those of the web page in docs/img, of a scripted machine; the plots there name their own commands.
+pictures: setup
+	mkdir -p .cache/pictures
+	COMPANION_PICTURES=.cache/pictures $(PYTHON) -m pytest -q tests/web/test_companion_looks.py -k every_view
+	for file in docs/img/companion-*.png; do cp ".cache/pictures/$${file##*/}" "$$file" || exit 1; done
 
 soak: setup
 	$(FAST) $(PYTHON) -m pytest tests -m slow -s
