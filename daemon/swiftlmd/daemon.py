@@ -189,11 +189,13 @@ class Daemon:
 
     def _took_over(self, changes: Changes) -> None:
         self._config_error = ""
-        logs.set_level(self._settings().log_level)
-        logs.set_access(self._settings().log_access)
+        settings = self._settings()
+        logs.set_level(settings.log_level)
+        logs.set_access(settings.log_access)
         if self._guard is not None:
-            self._guard.let_in(key_hashes(self._settings()))
-        self._store.reach(from_settings(self._settings(), self._given.environ, Path.home()))
+            self._guard.let_in(key_hashes(settings))
+            self._guard.answer_to(settings.http_allowed_hosts, settings.http_allowed_origins)
+        self._store.reach(from_settings(settings, self._given.environ, Path.home()))
         self._governor.set_budget(self._machine.measure_budget())
         log.info(
             "configuration reloaded now=%s after_restart=%s",

@@ -248,13 +248,21 @@ async def test_twenty_disconnects_leave_nothing_running(place: Home) -> None:
 
 async def test_sighup_takes_over_the_file_and_a_broken_one_changes_nothing(place: Home) -> None:
     async with daemon(place) as live:
-        place.paths.config_file.write_text('[models]\ndefault = "other"\n[http]\nport = 1\n')
+        from_a_page = {"Origin": "https://a.example"}
+        async with live.http.get("/health", headers=from_a_page) as reply:
+            assert reply.status == 403
+        place.paths.config_file.write_text(
+            '[models]\ndefault = "other"\n'
+            '[http]\nport = 1\nallowed_origins = ["https://a.example"]\n'
+        )
         live.signal(signal.SIGHUP)
 
         async def default_is_other() -> bool:
             return (await live.admin.status(m.StatusRequest())).default_model == "other"
 
         await eventually(default_is_other)
+        async with live.http.get("/health", headers=from_a_page) as reply:
+            assert reply.status == 200
         status = await live.admin.status(m.StatusRequest())
         assert status.http_address.endswith(str(place.port))
         place.paths.config_file.write_text("[models\n")
@@ -266,6 +274,7 @@ async def test_sighup_takes_over_the_file_and_a_broken_one_changes_nothing(place
         place.paths.config_file.write_text("[http]\nport = 1\n[model.tiny]\ncontext = 100\n")
         changed = (await live.admin.reload_config(m.ReloadConfigRequest())).entries
         assert [(e.key, e.value) for e in changed] == [
+            ("http.allowed_origins", "[]"),
             ("models.default", "smollm2-135m"),
             ("model.tiny", "context = 100"),
         ]

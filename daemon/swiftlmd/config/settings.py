@@ -117,10 +117,18 @@ class Settings:
         _INTEGER, 64 * 2**20, "Largest request body.", minimum=1024, needs_restart=True
     )
     http_max_in_flight: int = _option(
-        _INTEGER, 256, "Requests accepted at once; more get 429 with Retry-After.", minimum=1
+        _INTEGER,
+        256,
+        "Requests accepted at once; more get 429 with Retry-After.",
+        minimum=1,
+        needs_restart=True,
     )
     http_keepalive: float = _option(
-        _DURATION, 10.0, "Silence in a stream after which a comment is sent.", minimum=0.1
+        _DURATION,
+        10.0,
+        "Silence in a stream after which a comment is sent.",
+        minimum=0.1,
+        needs_restart=True,
     )
     http_tls: str = _option(
         _TEXT,

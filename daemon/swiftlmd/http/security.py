@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -32,9 +33,10 @@ class Guard:
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
         self._hashes: tuple[str, ...] = ()
+        self._hosts: frozenset[str] = frozenset()
+        self._origins: frozenset[str] = frozenset()
         self.let_in(options.api_key_hashes)
-        self._hosts = {h.lower() for h in options.allowed_hosts} | {options.host.lower()}
-        self._origins = frozenset(o.rstrip("/").lower() for o in options.cors_origins)
+        self.answer_to(options.allowed_hosts, options.cors_origins)
 
     @property
     def has_keys(self) -> bool:
@@ -43,6 +45,11 @@ class Guard:
     def let_in(self, key_hashes: tuple[str, ...]) -> None:
         """From now on these keys are right and no others."""
         self._hashes = tuple(h.removeprefix("sha256:").lower() for h in key_hashes)
+
+    def answer_to(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
+        """From now on these names and pages are ours, and no others but the address's own."""
+        self._hosts = frozenset(h.lower() for h in (*hosts, self._options.host))
+        self._origins = frozenset(o.rstrip("/").lower() for o in origins)
 
     def check(self, request: web.BaseRequest) -> None:
         """Raises 403 for a foreign Host or Origin and 401 for a missing or wrong key."""

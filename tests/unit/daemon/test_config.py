@@ -303,6 +303,12 @@ def test_a_public_address_without_a_key_is_a_bad_configuration() -> None:
     assert http_options(Settings(http_host="0.0.0.0", http_api_keys=("k",))).host == "0.0.0.0"
 
 
+def test_what_the_port_is_told_once_says_that_it_waits_for_a_restart() -> None:
+    now = {"http.api_keys", "http.keys", "http.allowed_hosts", "http.allowed_origins"}
+    at_once = {key for key, option in OPTIONS.items() if not option.needs_restart}
+    assert {key for key in at_once if key.startswith("http.")} == now
+
+
 def test_changes_at_the_same_time_lose_nothing(file: Path) -> None:
     live = LiveConfiguration(load(file, {}, {}), {}, {})
     keys = [key for key, option in OPTIONS.items() if option.form is Form.DURATION]
