@@ -198,7 +198,9 @@ async def test_a_program_that_cannot_start_says_why(folder: Path) -> None:
         await process.wait_listening(10.0)
 
 
-async def test_questions_are_answered_and_a_dead_engine_is_named(folder: Path) -> None:
+async def test_questions_are_answered_and_whoever_asks_a_dying_engine_hears_why(
+    folder: Path,
+) -> None:
     async with running(folder, {}) as engine:
         reply = await engine.client.tokenize(m.TokenizeRequest(text="ab"))
         assert reply.ids == [97, 98]
@@ -208,6 +210,6 @@ async def test_questions_are_answered_and_a_dead_engine_is_named(folder: Path) -
                 while True:
                     await engine.client.tokenize(m.TokenizeRequest(text="ab"))
 
-        engine.kill("no reason")
-        with pytest.raises(ServiceError):
+        engine.kill("it took too long")
+        with pytest.raises(ServiceError, match="it took too long"):
             await ask_until_it_fails()

@@ -7,6 +7,7 @@ that was accepted sees exactly one `finished` event per choice, also when the en
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +20,14 @@ from grpclib.const import Cardinality
 from grpclib.exceptions import StreamTerminatedError
 
 from swiftlm_proto import messages as m
-from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.faults import Kind, ServiceError, from_fault
 
 T = TypeVar("T")
 
 # A local socket: windows as large as HTTP/2 allows cost nothing and never stall a stream.
 _WINDOW = 2**30
 _GONE = "the engine is gone"
+_LAST_WORD_S = 2.0
 _BROKEN = (StreamTerminatedError, grpclib.GRPCError, OSError)
 _RUN = "/swiftlm.v1.Engine/Run"
 _RUN_TYPES = (Cardinality.STREAM_STREAM, m.GenerateRequest, m.StepEvents)
@@ -70,6 +72,7 @@ class EngineClient:
         self._outbox: asyncio.Queue[_Flight] = asyncio.Queue()
         self._aborts: asyncio.Queue[_Flight] = asyncio.Queue()
         self._end: m.Fault | None = None  # set once nothing more is accepted
+        self._closed = asyncio.Event()  # set with it
 
     @property
     def in_flight(self) -> int:
@@ -166,6 +169,7 @@ class EngineClient:
     def close(self, fault: m.Fault) -> None:
         """Ends every request with `fault`; later ones are refused with it. Safe to call twice."""
         self._end = self._end or fault
+        self._closed.set()
         for flight in self._flights.values():
             flight.fail(fault)
         self._channel.close()
@@ -216,10 +220,19 @@ class EngineClient:
         if self._end is not None:
             if asyncio.iscoroutine(reply):
                 reply.close()
-            raise ServiceError(self._end.kind, self._end.message)
+            raise from_fault(self._end)
         try:
             return await reply
         except TimeoutError as error:
             raise ServiceError(Kind.DEADLINE, "the engine did not answer in time") from error
+        except grpclib.GRPCError as error:
+            raise ServiceError(Kind.INTERNAL, f"the engine failed: {error.message}") from error
         except _BROKEN as error:
-            raise ServiceError(Kind.INTERNAL, f"{_GONE}: {error}") from error
+            raise await self._last_word(error) from error
+
+    async def _last_word(self, error: Exception) -> ServiceError:
+        """Why the engine is gone: that is known when its process has ended, after its socket."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORD_S):
+                await self._closed.wait()
+        return from_fault(self._end or m.Fault(kind=Kind.INTERNAL, message=f"{_GONE}: {error}"))
