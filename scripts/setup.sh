@@ -33,5 +33,7 @@ python_for_venv() {
 system_packages
 [ -x "$venv/bin/python" ] || "$(python_for_venv)" -m venv "$venv"
 echo "installing locked packages into $venv"
-"$venv/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes -r locks/dev.txt
-"$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile --require-hashes --no-deps -r locks/vision.txt
+# Python compiles the few modules that are imported by itself; all of them would take half a minute.
+install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile --require-hashes "$@"; }
+install -r locks/dev.txt
+install --no-deps -r locks/vision.txt

@@ -33,6 +33,7 @@ class Home:
             # No supervisor: the machine's own would read another home.
             "SWIFTLM_SERVICE_MANAGER": "none",
             "PIP_CACHE_DIR": str(ROOT / ".cache" / "pip"),
+            "PIP_COMPILE": "0",  # half a minute for modules of which few are imported here
             **{k: v for k, v in os.environ.items() if k.startswith(("PIP_", "SSL_", "HTTP"))},
         }
         with socket.socket() as probe:
