@@ -224,7 +224,7 @@ class PrefixIndex:
 
     def partners(self, entry: Entry) -> list[Entry]:
         """Entries of the other part that serve some prefix together with this one."""
-        return list(_partners(entry))
+        return list(_partners(entry)) if len(self.needs) > 1 else []
 
     def stranded(self, among: Iterable[Entry] | None = None) -> list[Entry]:
         """Entries that can serve nothing because no entry of the other needed part fits them."""

@@ -77,20 +77,22 @@ class Emitter:
             return
         self._answer_starts = False
         if self._options.trim_before_calls:
-            text = self._held_space + text
             kept = text.rstrip()
-            self._held_space = text[len(kept) :]
+            if not kept:  # what is held already is not looked at again: it may be long
+                self._held_space += text
+                return
+            kept, self._held_space = self._held_space + kept, text[len(kept) :]
             text = kept
         self._say(text)
 
     def reasoning(self, text: str) -> None:
-        text = self._held_lines + text
         if not self._thought:
             text = text.lstrip("\r\n")
         kept = text.rstrip("\r\n")
-        self._held_lines = text[len(kept) :]
         if not kept:
+            self._held_lines += text
             return
+        kept, self._held_lines = self._held_lines + kept, text[len(kept) :]
         tags = self._options.reasoning_tags
         if tags is None:
             self._reasoning.append(unmarked(kept))

@@ -86,8 +86,12 @@ class HarmonyReader:
     def _read_header(self) -> bool:
         """Up to <|message|>; a header that ends otherwise is dropped."""
         markers = self._markers
-        found = first_marker(self._held, (markers.message, *markers.starts, *markers.ends))
-        if found is None:
+        wanted = (markers.message, *markers.starts, *markers.ends)
+        found = first_marker(self._held, wanted)
+        if found is None:  # nobody bounds a header: what was searched is not searched again
+            safe = len(self._held) - held_length(self._held, wanted)
+            self._header += self._held[:safe]
+            self._held = self._held[safe:]
             return False
         position, marker = found
         self._header += self._held[:position]

@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 from parser_fixtures import Answer, PieceTexts
 from text_tokenizers import tokenizer
 
+from swiftlm_engine.text import harmony
 from swiftlm_engine.text.answer_format import AnswerFormat
+from swiftlm_engine.text.emitter import Emitter, EmitterOptions
 from swiftlm_engine.text.events import FinishReason
+from swiftlm_engine.text.markers import first_marker
 from swiftlm_engine.text.messages import Chat, Message, TextPart, ToolSpec
 from swiftlm_engine.text.model_text import ModelText
 from swiftlm_engine.text.output import OutputOptions, OutputParser, ToolMode
@@ -327,3 +330,44 @@ def test_any_text_in_any_pieces_gives_one_answer_and_never_an_error(
         return answer.content, answer.reasoning, calls, parser.finish_reason
 
     assert shown(*cuts) == shown()
+
+
+class Looked(str):
+    """A piece of text that counts the characters looked at for white space at its end."""
+
+    looks: list[int] = []  # noqa: RUF012 - one count for a test
+
+    def __radd__(self, before: str) -> "Looked":
+        return Looked(str.__add__(before, self))
+
+    def rstrip(self, chars: str | None = None) -> str:  # type: ignore[override]
+        self.looks.append(len(self))
+        return str.rstrip(self, chars)
+
+
+@pytest.mark.parametrize("tell", ["reasoning", "content"])
+def test_empty_lines_without_end_are_each_looked_at_once(
+    tell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Looked, "looks", [])
+    emitter = Emitter(EmitterOptions(trim_before_calls=True))
+    getattr(emitter, tell)("a")
+    for _ in range(500):
+        getattr(emitter, tell)(Looked("\n"))
+    getattr(emitter, tell)("b")
+    shown = "".join(event.text for event in emitter.take())
+    assert shown == "a" + "\n" * 500 + "b"
+    assert sum(Looked.looks) == 500
+
+
+def test_a_header_without_end_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+
+    def search(text: str, *arguments: object) -> object:
+        searched.append(len(text))
+        return first_marker(text, *arguments)
+
+    monkeypatch.setattr(harmony, "first_marker", search)
+    answer, _ = run("words " * 500, HARMONY, cuts=tuple(range(0, 3000, 6)))
+    assert answer.content == ("words " * 500).strip()
+    assert sum(searched) < 3 * 3000

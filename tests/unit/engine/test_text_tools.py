@@ -3,6 +3,7 @@
 import importlib
 import json
 import pkgutil
+import re
 import sys
 from types import ModuleType
 
@@ -14,6 +15,7 @@ from swiftlm_engine.text.answer_format import AnswerFormat
 from swiftlm_engine.text.events import FinishReason
 from swiftlm_engine.text.messages import ToolSpec, tool_dicts
 from swiftlm_engine.text.output import OutputOptions, OutputParser
+from swiftlm_engine.text.tools import gemma_calls
 from swiftlm_engine.text.tools.families import MLX_LM_NAMES
 from swiftlm_engine.text.tools.json_stream import mend_object
 from swiftlm_engine.text.tools.values import Properties, json_literal, json_value
@@ -230,3 +232,24 @@ def test_a_repeated_argument_counts_once() -> None:
     )
     answer = read(text, AnswerFormat("<tool_call>\n<function=", (), ()))
     assert answer.calls[0][2] == '{"city": "Rome"}'
+
+
+class CountingPattern:
+    """A pattern that counts the characters it was asked to look at."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self.pattern = pattern
+        self.looked = 0
+
+    def search(self, text: str, start: int = 0) -> re.Match[str] | None:
+        self.looked += len(text) - start
+        return self.pattern.search(text, start)
+
+
+def test_a_long_value_without_delimiters_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counting = CountingPattern(gemma_calls.SCALAR_END)
+    monkeypatch.setattr(gemma_calls, "SCALAR_END", counting)
+    stream = gemma_calls.GemmaStream('<|"|>')
+    written = "".join(stream.feed(piece) for piece in ["city:", *["word "] * 500, ",days:", "3}"])
+    assert json.loads(written) == {"city": ("word " * 500).strip(), "days": 3}
+    assert counting.looked < 2 * 2500

@@ -14,6 +14,7 @@ from swiftlm_engine.text.marks import unmarked
 from swiftlm_engine.text.tools.values import json_literal
 
 NAME = re.compile(r"call:([\w./-]+)\{")
+SCALAR_END = re.compile(r"[,}\]]")
 UNFINISHED_NAME = re.compile(r"[\w./-]{0,200}")
 MAX_DEPTH = 128
 
@@ -36,6 +37,7 @@ class GemmaStream:
         self._closers = ["}"]
         self._expect = _Expect.KEY
         self._first = True  # no member of the innermost container yet
+        self._searched = 0  # of what is held, for the end of a value without delimiters
         self._out: list[str] = ["{"]
 
     def feed(self, text: str) -> str:
@@ -88,7 +90,8 @@ class GemmaStream:
         return self._open(held[0]) if held[0] in "{[" else self._scalar()
 
     def _scalar(self) -> bool:
-        match = re.search(r"[,}\]]", self.held)
+        match = SCALAR_END.search(self.held, self._searched)
+        self._searched = 0 if match else len(self.held)
         if match is None:
             return False
         self._begin_value(json_literal(unmarked(self.held[: match.start()]).strip()))
