@@ -48,9 +48,8 @@ from swiftlmd.faults import ServiceError
 from swiftlmd.http.app import make_app, make_runner
 from swiftlmd.http.parts import GUARD
 from swiftlmd.http.security import Guard
-from swiftlmd.http_options import http_options
+from swiftlmd.http_options import http_options, key_hashes
 from swiftlmd.instance import Instance
-from swiftlmd.keys import key_hashes
 from swiftlmd.lan_port import LanPort
 from swiftlmd.machine import Machine, has_cuda_mlx, wired_without_owner
 from swiftlmd.memory import Governor, Level, RatioStore, Watch, system_device, system_readings

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from swiftlmd.config.key_hash import bare_hash
 from swiftlmd.config.load import ConfigError
 from swiftlmd.config.settings import Settings
 from swiftlmd.http.options import HttpOptions, is_loopback
-from swiftlmd.keys import key_hashes
 
 
 def http_options(settings: Settings, authority: Path | None = None) -> HttpOptions:
@@ -32,3 +32,8 @@ def http_options(settings: Settings, authority: Path | None = None) -> HttpOptio
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return options
+
+
+def key_hashes(settings: Settings) -> tuple[str, ...]:
+    """sha256 of every key that is let in, in hex."""
+    return tuple(map(bare_hash, (*settings.http_api_keys, *settings.http_keys.values())))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import secrets
 
-from swiftlmd.config.key_hash import bare_hash, key_hash
+from swiftlmd.config.key_hash import key_hash
 from swiftlmd.config.live import Changes, LiveConfiguration
-from swiftlmd.config.settings import Settings
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http.options import is_loopback
 
@@ -54,8 +53,3 @@ class Keys:
                 "turn access from the network off first (http.host = 127.0.0.1)",
             )
         return self._configuration.set("http.keys", json.dumps(kept))
-
-
-def key_hashes(settings: Settings) -> tuple[str, ...]:
-    """sha256 of every key that is let in, in hex."""
-    return tuple(map(bare_hash, (*settings.http_api_keys, *settings.http_keys.values())))

@@ -55,7 +55,7 @@ async def test_the_command_line_makes_lists_and_removes_keys(monkeypatch, capsys
 async def test_the_network_is_not_let_in_without_a_key():
     async with live_daemon.home("hollow") as home, live_daemon.daemon(home) as daemon:
         opened = m.SetConfigRequest(key="http.host", value="0.0.0.0")
-        assert "add an API key" in (await daemon.admin.set_config(opened)).fault.message
+        assert "no API key is set" in (await daemon.admin.set_config(opened)).fault.message
         await daemon.admin.add_key(m.AddKeyRequest(name="laptop"))
         assert (await daemon.admin.set_config(opened)).fault is None
         removed = await daemon.admin.remove_key(m.RemoveKeyRequest(name="laptop"))

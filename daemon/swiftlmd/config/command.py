@@ -35,6 +35,7 @@ def run(arguments: argparse.Namespace, path: Path, environ: Mapping[str, str]) -
     try:
         configuration = LiveConfiguration(load(path, environ, {}), environ, {})
         if arguments.verb == "validate":
+            configuration.check()
             print(f"{path} is sound" if path.exists() else f"{path}: not there; all defaults")
             return DaemonExit.STAY_DOWN
         print(json.dumps(_answer(configuration, arguments)))

@@ -20,13 +20,21 @@ def set_value(path: Path, key: str, text: str, environ: Mapping[str, str]) -> Co
     """Writes one option and returns the configuration as it then is; raises ConfigError."""
     option = option_named(key)
     value = plain(option, text)
-    try:
-        checked(option, value)
-    except BadValue as error:
-        raise ConfigError(str(error)) from error
+    value_of(key, text)  # raises for one that cannot be
     if option.name == "http_api_keys":
         value = [key_hash(text) for text in value]
     return _change(path, option, value, environ)
+
+
+def value_of(key: str, text: str | None) -> Any:
+    """What an option set to `text` is in Settings, its default for None; raises ConfigError."""
+    option = option_named(key)
+    if text is None:
+        return option.default
+    try:
+        return checked(option, plain(option, text))
+    except BadValue as error:
+        raise ConfigError(str(error)) from error
 
 
 def unset_value(path: Path, key: str, environ: Mapping[str, str]) -> Configuration:

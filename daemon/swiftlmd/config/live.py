@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from swiftlmd.config.edit import set_value, unset_value
-from swiftlmd.config.load import Configuration, load
+from swiftlmd.config.edit import set_value, unset_value, value_of
+from swiftlmd.config.load import Configuration, load, option_named
 from swiftlmd.config.settings import OPTIONS, PER_MODEL, Settings
 from swiftlmd.config.values import shown
+from swiftlmd.http_options import http_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +74,14 @@ class LiveConfiguration:
     def set(self, key: str, text: str) -> Changes:
         """Writes one option into the file and takes it over; raises ConfigError."""
         with self._changing:
+            self._refuse_unfit(key, text)
             set_value(self.path, key, text, self._environ)
             return self._reload()
 
     def unset(self, key: str) -> Changes:
         """Removes one option from the file; raises ConfigError."""
         with self._changing:
+            self._refuse_unfit(key, None)
             unset_value(self.path, key, self._environ)
             return self._reload()
 
@@ -114,8 +118,19 @@ class LiveConfiguration:
         origin = "file" if name in self.settings.model else "default"
         return Entry(key, value, origin, f"What holds for {name} alone.", False, "table", "")
 
+    def check(self) -> None:
+        """Raises ConfigError for what a daemon would not start with."""
+        http_options(self.settings)
+
+    def _refuse_unfit(self, key: str, text: str | None) -> None:
+        """Before anything is written."""
+        name = option_named(key).name
+        http_options(dataclasses.replace(self.settings, **{name: value_of(key, text)}))
+
     def _reload(self) -> Changes:
-        return self._take(load(self.path, self._environ, self._flags))
+        found = load(self.path, self._environ, self._flags)
+        http_options(found.settings)
+        return self._take(found)
 
     def _take(self, new: Configuration) -> Changes:
         old, self._configuration = self._configuration.settings, new

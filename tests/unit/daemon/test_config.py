@@ -17,8 +17,7 @@ from swiftlmd.config.migrate import migrate
 from swiftlmd.config.settings import NEVER, OPTIONS, Form, Settings
 from swiftlmd.config.values import checked, parsed, shown, size_bytes
 from swiftlmd.faults import ServiceError
-from swiftlmd.http_options import http_options
-from swiftlmd.keys import key_hashes
+from swiftlmd.http_options import http_options, key_hashes
 from swiftlmd.options import options_over
 
 
@@ -307,6 +306,25 @@ def test_what_the_port_is_told_once_says_that_it_waits_for_a_restart() -> None:
     now = {"http.api_keys", "http.keys", "http.allowed_hosts", "http.allowed_origins"}
     at_once = {key for key, option in OPTIONS.items() if not option.needs_restart}
     assert {key for key in at_once if key.startswith("http.")} == now
+
+
+def test_no_change_and_no_reload_takes_what_a_daemon_would_not_start_with(file: Path) -> None:
+    live = LiveConfiguration(load(file, {}, {}), {}, {})
+    with pytest.raises(ConfigError, match="no API key"):
+        live.set("http.host", "0.0.0.0")
+    assert not file.exists()
+    live.set("http.api_keys", "k")
+    live.set("http.host", "0.0.0.0")
+    with pytest.raises(ConfigError, match="no API key"):
+        live.unset("http.api_keys")
+    assert live.settings == load(file, {}, {}).settings
+    file.write_text('[http]\nhost = "0.0.0.0"\n')
+    with pytest.raises(ConfigError, match="no API key"):
+        live.reload()
+    assert key_hashes(live.settings)
+    broken = LiveConfiguration(load(file, {}, {}), {}, {})
+    broken.unset("http.host")  # mends it
+    assert broken.settings == Settings()
 
 
 def test_changes_at_the_same_time_lose_nothing(file: Path) -> None:

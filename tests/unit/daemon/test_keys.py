@@ -12,7 +12,8 @@ from swiftlmd.faults import ServiceError
 from swiftlmd.http.options import HttpOptions
 from swiftlmd.http.pairing import OFFER_S, Offers
 from swiftlmd.http.security import Guard
-from swiftlmd.keys import Keys, key_hashes
+from swiftlmd.http_options import key_hashes
+from swiftlmd.keys import Keys
 
 
 @pytest.fixture
