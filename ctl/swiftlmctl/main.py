@@ -6,6 +6,7 @@ Nothing heavy at import: `--help` has to appear at once. Verbs import what they 
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 
 import typer
 
@@ -53,6 +54,9 @@ def build() -> typer.Typer:
 
 
 def main() -> None:
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal, or a piped file, that is not UTF-8
+            stream.reconfigure(errors="replace")
     try:
         build()()
     except CtlError as e:

@@ -55,6 +55,13 @@ def test_last_lines_without_a_daemon(logs: Logs, folder: Path) -> None:
     assert [text.rpartition("=")[2] for text in out.split("\n") if text] == ["3", "4"]
 
 
+def test_a_terminal_without_a_character_gets_a_question_mark(logs: Logs, folder: Path) -> None:
+    (folder / "swiftlmd.log").write_text(f"{line(1)} ░\n", encoding="utf-8")
+    out, err = logs(PYTHONIOENCODING="latin-1").communicate(timeout=60)
+    assert err == ""
+    assert out.endswith("event n=1 ?\n")
+
+
 def test_since_is_an_age(logs: Logs, folder: Path) -> None:
     old, new = line(1, seconds_ago=7200), line(2, seconds_ago=60)
     (folder / "swiftlmd.log").write_text(f"{old}\n{new}\n")
