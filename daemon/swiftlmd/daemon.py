@@ -99,6 +99,7 @@ class Daemon:
         self._drain_limit: asyncio.Timeout | None = None
         self._woken = asyncio.Event()
         self._config_error = ""
+        self._counting = self._settings()  # what was taken over last
         self._guard: Guard | None = None  # of the port, once it listens
         readings = system_readings()
         device = system_device(cuda=has_cuda_mlx())
@@ -188,7 +189,9 @@ class Daemon:
 
     def _took_over(self, changes: Changes) -> None:
         self._config_error = ""
-        settings = self._settings()
+        before, settings = self._counting, self._settings()
+        self._counting = settings
+        self._residency.take_over(before, settings)
         logs.set_level(settings.log_level)
         logs.set_access(settings.log_access)
         if self._guard is not None:

@@ -196,16 +196,17 @@ class Residency:
         """Memory is short: every idle model that is not pinned leaves; returns the bytes freed."""
         freed = 0
         for resident in self.residents:
-            if self._may_leave(resident):
+            if resident.may_leave:
                 message = f"model '{resident.name}' was unloaded, memory is short"
                 freed += await self._stop(
                     resident, m.Fault(kind=Kind.SHUTTING_DOWN, message=message)
                 )
         return freed
 
-    def _may_leave(self, resident: Resident) -> bool:
-        idle = resident.state is State.READY and not resident.leases
-        return idle and not resident.pinned and not resident.leaving
+    def take_over(self, before: Settings, now: Settings) -> None:
+        """The configuration changed: what needs no new load counts at once."""
+        for resident in self.residents:
+            resident.take_over(before, now)
 
     async def _ready(self, name: str) -> Resident:
         """The model, ready and with one lease taken."""

@@ -71,6 +71,12 @@ class Resident:
         return self.state is State.READY and not self.leaving and alive
 
     @property
+    def may_leave(self) -> bool:
+        """To make room: ready, idle, not pinned, and not on its way out already."""
+        idle = self.state is State.READY and not self.leases
+        return idle and not self.pinned and not self.leaving
+
+    @property
     def footprint_bytes(self) -> int:
         """As the engine last said."""
         return self.engine.stats.footprint_bytes if self.engine else 0
@@ -102,6 +108,15 @@ class Resident:
         self.used_at = now
         if self.leases == 0:
             self.idle.set()
+
+    def take_over(self, before: Settings, now: Settings) -> None:
+        """The last word counts: the configuration's here, of what it changes."""
+        keep_alive_s = now.for_model(self.name).models_keep_alive
+        if keep_alive_s != before.for_model(self.name).models_keep_alive:
+            self.keep_alive_s = keep_alive_s
+        pinned = self.name in now.models_pinned
+        if pinned != (self.name in before.models_pinned):
+            self.pinned = pinned
 
     def expires_at(self) -> float:
         """On the monotonic clock; infinity while it is used or never expires."""

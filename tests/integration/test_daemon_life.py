@@ -248,11 +248,12 @@ async def test_twenty_disconnects_leave_nothing_running(place: Home) -> None:
 
 async def test_sighup_takes_over_the_file_and_a_broken_one_changes_nothing(place: Home) -> None:
     async with daemon(place) as live:
+        assert (await live.chat())[0] == 200
         from_a_page = {"Origin": "https://a.example"}
         async with live.http.get("/health", headers=from_a_page) as reply:
             assert reply.status == 403
         place.paths.config_file.write_text(
-            '[models]\ndefault = "other"\n'
+            '[models]\ndefault = "other"\npinned = ["tiny"]\n'
             '[http]\nport = 1\nallowed_origins = ["https://a.example"]\n'
         )
         live.signal(signal.SIGHUP)
@@ -265,6 +266,7 @@ async def test_sighup_takes_over_the_file_and_a_broken_one_changes_nothing(place
             assert reply.status == 200
         status = await live.admin.status(m.StatusRequest())
         assert status.http_address.endswith(str(place.port))
+        assert [model.model for model in status.models if model.pinned] == ["tiny"]
         place.paths.config_file.write_text("[models\n")
         live.signal(signal.SIGHUP)
         await eventually(lambda: "configuration not reloaded" in place.log())
@@ -276,6 +278,7 @@ async def test_sighup_takes_over_the_file_and_a_broken_one_changes_nothing(place
         assert [(e.key, e.value) for e in changed] == [
             ("http.allowed_origins", "[]"),
             ("models.default", "smollm2-135m"),
+            ("models.pinned", "[]"),
             ("model.tiny", "context = 100"),
         ]
         status = await live.admin.status(m.StatusRequest())

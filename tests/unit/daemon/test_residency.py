@@ -115,6 +115,25 @@ async def test_a_request_may_say_how_long_its_model_stays(world: World) -> None:
     assert world.loaded() == {"a"}
 
 
+async def test_a_changed_configuration_counts_for_models_that_are_loaded(world: World) -> None:
+    def change(now: Settings) -> None:
+        before, world.settings = world.settings, now
+        world.residency.take_over(before, now)
+
+    await world.use("a")
+    await world.use("b")
+    change(Settings(models_keep_alive=60.0, models_pinned=("b",)))
+    await world.clock.advance(62)
+    assert world.loaded() == {"b"}
+    async with world.residency.lease("b", 900.0):
+        pass
+    change(replace(world.settings, models_pinned=()))  # leaves alone what a request said
+    await world.clock.advance(800)
+    assert world.loaded() == {"b"}
+    await world.clock.advance(110)
+    assert world.loaded() == set()
+
+
 async def test_a_crashed_engine_is_started_again_with_growing_pauses(world: World) -> None:
     await world.use("a")
     world.launcher.engines["a"].die(-9)
