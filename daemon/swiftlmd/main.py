@@ -107,10 +107,7 @@ def _serve(
         stack.enter_context(logs.logging_to(paths.logs, settings.log_level, os.environ))
         logs.set_access(settings.log_access)
         stack.enter_context(_failures_logged())
-        if supervisor is Supervisor.LAUNCHD and not breaker.start():
-            reason = "it was started 5 times in 10 minutes and never ran for a minute"
-            log.error("staying down: %s", reason)
-            record_fatal(paths.fatal_file, DaemonExit.CRASH, reason)
+        if supervisor is Supervisor.LAUNCHD and _gives_up(breaker, paths):
             return DaemonExit.STAY_DOWN
         http = stack.enter_context(bind_port(options.plain_host, options.port))
         admin = _admin_socket(stack, paths)
@@ -132,6 +129,16 @@ def _serve(
         code = uvloop.run(_run(given))
         log.info("stopped")
     return code
+
+
+def _gives_up(breaker: Breaker, paths: Paths) -> bool:
+    """launchd itself would start a crashing daemon for ever."""
+    if breaker.start():
+        return False
+    reason = "it was started 5 times in 10 minutes and never ran for a minute"
+    log.error("staying down: %s", reason)
+    record_fatal(paths.fatal_file, DaemonExit.CRASH, reason)
+    return True
 
 
 def _admin_socket(stack: ExitStack, paths: Paths) -> socket.socket:

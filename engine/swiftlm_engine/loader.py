@@ -65,14 +65,7 @@ def load_weights(
     if lacking := missing_files(folder, place.share if place else None):
         message = f"{folder} holds a share of the model; it is without {min(lacking)}"
         raise EngineFault(FaultKind.MODEL_BROKEN, message)
-    try:
-        model, config = load_model(folder, lazy=True, strict=True)
-        tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
-        _take_processor_template(tokenizer, folder / "chat_template.json")
-    except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
-        raise EngineFault(
-            FaultKind.MODEL_BROKEN, f"model folder {folder} cannot be loaded: {error}"
-        ) from error
+    model, tokenizer, config = _opened(folder)
     _set_dtype(model, dtype, device)
     model.eval()
     streaming = None
@@ -94,6 +87,19 @@ def load_weights(
         streaming,
         notes,
     )
+
+
+def _opened(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
+    """Model, tokenizer and config; no weight is read yet."""
+    try:
+        model, config = load_model(folder, lazy=True, strict=True)
+        tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
+        _take_processor_template(tokenizer, folder / "chat_template.json")
+    except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
+        raise EngineFault(
+            FaultKind.MODEL_BROKEN, f"model folder {folder} cannot be loaded: {error}"
+        ) from error
+    return model, tokenizer, config
 
 
 def _split(model: Any, gpu_layers: int | None, stream: StreamOptions | None) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -100,14 +99,15 @@ def make_app(
     app.on_response_prepare.append(_mark)
     app[ROUTE_TABLE] = _routes(options, admin, store)
     for route in app[ROUTE_TABLE]:
-        # GET also answers HEAD: agents ask `HEAD /` whether anybody is there.
-        add = (
-            app.router.add_get
-            if route.method == "GET"
-            else partial(app.router.add_route, route.method)
-        )
-        add(route.path, route.handler, name=route.name)
+        _add(app.router, route)
     return app
+
+
+def _add(router: web.UrlDispatcher, route: Route) -> None:
+    if route.method == "GET":  # answers HEAD, too: agents ask `HEAD /` whether anybody is there
+        router.add_get(route.path, route.handler, name=route.name)
+    else:
+        router.add_route(route.method, route.path, route.handler, name=route.name)
 
 
 def _routes(

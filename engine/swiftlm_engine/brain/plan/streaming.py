@@ -89,13 +89,8 @@ def place_experts(
     per_slot = sum(records)
     wanted = slots or max(least_slots(facts), min(room_bytes // per_slot, knee(count)))
     wanted = min(count, wanted)
-    spare, resident = room_bytes - wanted * per_slot, 0
-    for record in records:
-        completing = (count - wanted) * record
-        if spare < completing or wanted == count or slots is not None:
-            break
-        spare -= completing
-        resident += 1
+    completing = [(count - wanted) * record for record in records]
+    resident = _num_paid(completing, room_bytes - wanted * per_slot) if slots is None else 0
     streamed = len(records) - resident if wanted < count else 0
     low, high = _hits(_HITS_LOW, wanted / count), _hits(_HITS_HIGH, wanted / count)
     per_token = min(top_k or weights.experts_per_token, weights.experts_per_token)
@@ -107,7 +102,7 @@ def place_experts(
         streamed_layers=streamed,
         record_bytes=max(on_disk),
         largest_bank_bytes=wanted * max(records),
-        slot_bytes=wanted * per_slot + (count - wanted) * sum(records[:resident]),
+        slot_bytes=wanted * per_slot + sum(completing[:resident]),
         bank_bytes=2 * min(_GROUP, count) * max(records),
         page_cache_bytes=page_cache_bytes,
         hit_low=low,
@@ -116,6 +111,11 @@ def place_experts(
         miss_bytes_high=read * (1 - high) * _PAGE_CACHE_SHARE,
         sweep_bytes=(count - wanted) * sum(on_disk[resident:]) if streamed else 0,
     )
+
+
+def _num_paid(prices: list[int], room_bytes: int) -> int:
+    """How many from the first on fit into the room."""
+    return sum(total <= room_bytes for total in itertools.accumulate(prices))
 
 
 def _hits(curve: tuple[tuple[float, float], ...], share: float) -> float:
