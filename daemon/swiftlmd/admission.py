@@ -37,6 +37,15 @@ class Admission:
             return
         answer = request.max_tokens or _USUAL_ANSWER
         needed = price(prompt_tokens(request), min(answer, _USUAL_ANSWER)) * max(1, request.n)
+        await self._admit(needed, model)
+
+    async def admit_texts(self, request: m.EmbedRequest, model: str, price: PriceRequest) -> None:
+        """As `admit`. They are embedded one by one: the longest decides."""
+        if self._watch.level is Level.CALM:
+            return
+        await self._admit(price(max(map(_text_tokens, request.inputs), default=1), 0), model)
+
+    async def _admit(self, needed: int, model: str) -> None:
         verdict = await self._watch.admit(needed)
         if verdict.answer is Answer.REFUSE:
             message = f"no memory for this request to '{model}': {verdict.reason}; try again later"
@@ -55,3 +64,9 @@ def prompt_tokens(request: m.GenerateRequest) -> int:
         texts = (len(part.text or "") for msg in chat.messages for part in msg.parts)
         characters = sum(texts) + sum(len(tool.parameters) for tool in chat.tools)
     return max(1, characters // _CHARACTERS_PER_TOKEN)
+
+
+def _text_tokens(one: m.EmbedInput) -> int:
+    if one.token_ids is not None:
+        return len(one.token_ids.ids)
+    return max(1, len(one.text or "") // _CHARACTERS_PER_TOKEN)

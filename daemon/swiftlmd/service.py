@@ -167,6 +167,7 @@ class Service:
 
     async def _embedded(self, active: ActiveRequest, request: m.EmbedRequest) -> m.EmbedReply:
         async with self.residency.lease(active.model) as lease:
+            await self._admission.admit_texts(request, lease.model, lease.price_request)
             active.state.phase = "prefill"
             return await lease.engine.client.embed(request)
 

@@ -293,6 +293,16 @@ async def test_embedding_can_be_cancelled_and_gives_its_lease_back(world: World)
     assert world.residency.residents[0].leases == 0
 
 
+async def test_embedding_a_text_is_refused_while_there_is_no_memory_for_it(world: World) -> None:
+    world.watch.level = Level.HARD
+    world.watch.verdict = Verdict(Answer.REFUSE, (), "needs 3.0 GB, the machine has 1.0 GB left")
+    with pytest.raises(ServiceError, match="no memory for this request to 'a': needs 3") as caught:
+        await asyncio.wait_for(embedding(world), 5)
+    assert caught.value.retry_after_s > 0
+    assert len(world.watch.asked) == 1
+    assert world.residency.residents[0].leases == 0
+
+
 async def test_memory_is_asked_for_only_when_it_is_short(world: World) -> None:
     await _once(world)
     assert world.watch.asked == []
