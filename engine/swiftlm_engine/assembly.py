@@ -26,6 +26,7 @@ from swiftlm_engine.conversation import Conversation
 from swiftlm_engine.device import Device, blas_name, find_device
 from swiftlm_engine.embedder import Embedder
 from swiftlm_engine.engine import Engine
+from swiftlm_engine.first_pause import FirstPause
 from swiftlm_engine.generation import EngineFault, Event, FaultKind
 from swiftlm_engine.heap import trim
 from swiftlm_engine.kv import KvCaches, choose_caches
@@ -153,6 +154,7 @@ def _assemble(
         compiler,
         _subject(device, weights, kv, stream, facts, limits, streams),
         kv.facts,
+        FirstPause(compiler.warm),
         weights.streaming,
         _watcher(weights, options, kv),
     )

@@ -8,6 +8,7 @@ from swiftlm_engine.brain.facts import ModelFacts as FolderFacts
 from swiftlm_engine.calibration import Subject
 from swiftlm_engine.embedder import Embedder
 from swiftlm_engine.engine import Engine
+from swiftlm_engine.first_pause import FirstPause
 from swiftlm_engine.heap import Heap
 from swiftlm_engine.prefix.cache import PrefixCache
 from swiftlm_engine.prefix.pace import Pace
@@ -56,6 +57,7 @@ class Session:
     compiler: ConstraintCompiler
     subject: Subject
     folder: FolderFacts
+    first_pause: FirstPause
     streaming: StreamingReport | None = None
     watcher: StreamWatcher | None = None
     heap: Heap = field(default_factory=Heap)
@@ -71,6 +73,7 @@ class Session:
     def idle(self) -> bool:
         self.engine.scheduler.check_integrity()
         self.heap.idle(self.engine.counters.steps)
+        self.first_pause.idle(self.engine.counters.steps)
         if self.watcher is not None:
             self.watcher.idle()
         return self.pace.idle()

@@ -106,9 +106,6 @@ class EngineService(m.EngineBase):
         self._session = session
         self._stats = StatsReader(session, self._mlx)
         self._mlx.drive(session)
-        # Takes seconds on a large vocabulary: neither the first constrained request shall pay for
-        # it, nor the first of all wait behind it.
-        threading.Thread(target=session.compiler.warm, name="grammar", daemon=True).start()
         return session
 
     def _load_outcome(self, opening: Future[Session]) -> m.LoadEvent:
