@@ -68,7 +68,7 @@ def launch(folder: Path, spec: Spec) -> None:
     """Starts the supervisor and waits until it has written its first status."""
     (folder / "inbox").mkdir(parents=True, exist_ok=True)
     write(folder / "spec.json", asdict(spec))
-    subprocess.Popen(
+    supervisor = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, str(folder)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -76,6 +76,8 @@ def launch(folder: Path, spec: Spec) -> None:
         start_new_session=True,
     )
     while read_status(folder) is None:
+        if supervisor.poll() is not None:
+            raise RuntimeError((folder / "supervisor.err").read_text())
         time.sleep(POLL_S)
 
 
