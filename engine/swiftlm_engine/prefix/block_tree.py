@@ -55,6 +55,9 @@ class Route:
     state: State | None
 
 
+_Way = tuple[int, Block, State | None]  # a route's length, its last block and its state
+
+
 def block_id(parent: Block | None, start: int, tokens: bytes, salt: bytes) -> str:
     above = parent.id.encode() if parent else b""
     digest = hashlib.blake2b(digest_size=16)
@@ -140,9 +143,10 @@ class BlockTree:
     def find(self, tokens: bytes, max_length: int, salt: bytes) -> Route | None:
         """The longest prefix, at most `max_length`, that files already written can restore."""
         visits = self._visit(tokens[: max_length * TOKEN_BYTES], salt)
-        routes = [route for visit in visits for route in self._routes(*visit)]
-        routes += self._shortened(dict(visits))
-        for route in sorted(routes, key=lambda r: r.length, reverse=True):
+        ways = [way for visit in visits for way in self._ways(*visit)]
+        ways += self._shortened(dict(visits))
+        for length, block, state in sorted(ways, key=lambda way: way[0], reverse=True):
+            route = _route(block, length, state)  # not sooner: a chain grows with every turn
             if self._serves(route):
                 return route
         return None
@@ -184,23 +188,23 @@ class BlockTree:
                 stack.extend(child for child in block.children if child.start <= agreed)
         return visits
 
-    def _routes(self, block: Block, agreed: int) -> Iterator[Route]:
+    def _ways(self, block: Block, agreed: int) -> Iterator[_Way]:
         if not self._needs_state:
-            yield _route(block, agreed, None)
+            yield agreed, block, None
         for state in block.states:
             length = min(agreed, state.position)
             if state.is_ready and length == state.position:
-                yield _route(block, length, state)
+                yield length, block, state
 
-    def _shortened(self, visits: dict[Block, int]) -> Iterator[Route]:
-        """Routes by states further on in a conversation that can be cut to where it agrees."""
+    def _shortened(self, visits: dict[Block, int]) -> Iterator[_Way]:
+        """Ways by states further on in a conversation that can be cut to where it agrees."""
         for state in self._cuttable:
             length, block = state.position, state.block
             while block not in visits and block.parent is not None:
                 length, block = block.start, block.parent
             length = min(length, visits.get(block, 0))
             if state.is_ready and length >= max(1, state.floor):
-                yield _route(block, length, state)
+                yield length, block, state
 
     def _serves(self, route: Route) -> bool:
         if not all(block.is_ready for block in route.blocks):

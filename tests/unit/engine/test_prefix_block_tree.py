@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swiftlm_engine.brain.tokens import TOKEN_BYTES, pack, unpack
+from swiftlm_engine.prefix import block_tree
 from swiftlm_engine.prefix.block_tree import (
     Block,
     BlockTree,
@@ -157,3 +158,16 @@ def test_salt_separates_trees():
     tree = BlockTree((), needs_state=False)
     add_prefix(tree, [1, 2, 3])
     assert tree.find(pack([1, 2, 3]), 3, b"image") is None
+
+
+def test_a_search_follows_a_long_conversation_to_its_first_block_once(monkeypatch):
+    tree = BlockTree((), needs_state=False)
+    tokens = list(range(400))
+    add_prefix(tree, tokens)
+    followed = []
+    monkeypatch.setattr(
+        block_tree, "chain_of", lambda block: (followed.append(block), chain_of(block))[1]
+    )
+    route = tree.find(pack(tokens), 400, b"")
+    assert route is not None
+    assert (route.length, len(route.blocks), len(followed)) == (400, 100, 1)
