@@ -18,8 +18,8 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from swiftlm_engine.brain.calibration import Decoded, Prefilled, Record, Spread, choose
-from swiftlm_engine.brain.rates import Rate
-from swiftlm_engine.brain.scheduler import CHUNK_GRAIN, chunk_tokens
+from swiftlm_engine.brain.pass_cost import CHUNK_GRAIN, PassCost
+from swiftlm_engine.brain.scheduler import lone_slice_s
 from swiftlm_engine.brain.sequence import Sequence
 from swiftlm_engine.decode_batch import DecodeBatch, Row
 from swiftlm_engine.row_caches import Caches
@@ -36,6 +36,8 @@ _SHALLOW = 32  # tokens before the first decoded one
 # Speeds of long prompts are predicted from what is measured, and chunks deep in one are slower
 # by more than a line through the first few of them would tell.
 _DEEP = 1024
+# Of a chunk that may double with each.
+_LEAST_TURNS, _MOST_TURNS = 4, 8
 _BANDS = 4  # parts of a prompt, by depth, whose chunks are one figure
 _COPIED_BYTES = 32 * 2**20
 _COPIES = 7
@@ -66,7 +68,7 @@ class Subject:
     vocab_size: int
     context: int
     chunk: int
-    slice_s: float  # the scheduler cuts chunks that would take longer
+    slice_s: float  # the scheduler cuts chunks by it
     max_width: int
     kv_threshold: Callable[[], int]
 
@@ -158,30 +160,34 @@ class _Prompts:
         self._times: dict[tuple[int, int], list[float]] = defaultdict(list)  # chunk, depth
         self._counts: dict[tuple[int, int], int] = {}
         self._scratch: dict[tuple[int, int], int] = {}
-        self._rate = Rate(initial=1.0)
+        self._cost = PassCost(tokens_per_s=1.0)
 
     def probe(self) -> Generator[str, None, None]:
-        """A first idea of the rate."""
+        """A first idea of what a pass costs."""
         size, took = min(self._largest, CHUNK_GRAIN), []
         for _ in range(3):
             took.append(self._chunk(self._subject.make_caches(), size))
             yield f"prefill, {size} tokens"
-        self._rate.observe(size, min(took))
+        self._cost.observe(size, min(took), usual=size)
 
     def length(self, effort: Effort) -> int:
         """Tokens of the prompt that is measured: what fits into the time, `_DEEP` at most."""
         prompts = (effort.runs + 1) * len(effort.shares)
-        in_time = int(self._rate.tokens_per_s * effort.budget_s / prompts)
+        chunk = self._cut()
+        in_time = int(chunk / self._cost.seconds(chunk) * effort.budget_s / prompts)
         return max(1, min(_DEEP, in_time, self._subject.context - _NEW_TOKENS))
 
     def served_chunk(self, depth: int) -> Generator[str, None, int]:
-        """What the scheduler would prefill in one step behind `depth` tokens: the planned chunk,
-        or a slice of time by the rate that it learns as it goes."""
+        """What the scheduler would prefill alone in one step behind `depth` tokens: a whole chunk,
+        or a slice of time by what it learns as it goes. Larger ones are tried as long as they pay.
+        """
         [caches] = yield from self.caches(depth, 1, self._cut())
-        for _ in range(4):
+        for turn in range(_MOST_TURNS):
             size = self._cut()
-            self._rate.observe(size, self._chunk(caches, size))
+            self._cost.observe(size, self._chunk(caches, size), usual=size)
             yield f"how large a chunk is: {size} tokens behind {depth}"
+            if turn + 1 >= _LEAST_TURNS and self._cut() <= size:
+                break
         return self._cut()
 
     def run(self, size: int, prompt: int) -> Generator[str, None, None]:
@@ -231,8 +237,8 @@ class _Prompts:
         return max(1, min(self._subject.chunk, self._subject.context // 2))
 
     def _cut(self) -> int:
-        cut = chunk_tokens(self._rate, self._subject.slice_s, self._largest)
-        return min(cut, self._largest)
+        slice_s = lone_slice_s(self._subject.slice_s, self._cost)
+        return min(self._cost.chunk(slice_s, self._largest), self._largest)
 
     def _chunk(self, caches: Caches, size: int) -> float:
         subject = self._subject

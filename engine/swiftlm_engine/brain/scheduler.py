@@ -3,14 +3,13 @@
 1. At most `parallel` sequences hold KV (prefilling or decoding); the others wait, at most
    `max_queue` of them.
 2. Every step decodes one token of every decoding sequence, and prefills for one slice of time.
-3. A slice is `slice_s`, or the time of two decode steps where those take longer. It holds one
-   chunk of a long prompt or several short prompts whole, by the measured rates: decoding clients
+3. A slice is `slice_s`, or the time of two decode steps or of two fixed parts of a pass where those
+   take longer. It holds one chunk of a long prompt or several short prompts whole: decoding clients
    never wait longer for other people's prompts, a short prompt overtakes a long one between two
-   chunks, and short ones that came together start decoding together. As long as nobody has read
-   a token yet, short ones may take `BURST_S`: a burst starts in one pass or two.
-4. The next chunk goes to the sequence with the lowest score: tokens left to prefill, minus
-   `ageing` times the tokens that could have been prefilled while it waited. Short ones overtake;
-   nobody starves.
+   chunks, and short ones that came together start decoding together. As long as nobody has read a
+   token yet, short ones may take `BURST_S`. A prompt that is alone takes `LONE_SLICES`.
+4. The next chunk goes to the sequence with the lowest score: seconds its prompt still takes, minus
+   `ageing` times those it has waited. Short ones overtake; nobody starves.
 5. A sequence is admitted when the gate grants its KV bytes: those of its prompt and of the next
    `reserve_tokens` it may decode. Memory that cannot be had now is waited for, and a smaller
    request may pass the one that waits.
@@ -22,17 +21,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from swiftlm_engine.brain.gate import Gate, OpenGate
+from swiftlm_engine.brain.pass_cost import CHUNK_GRAIN, PassCost
 from swiftlm_engine.brain.rates import Rate
 from swiftlm_engine.brain.sequence import FinishReason, Phase, Sequence
 
-# Chunks are cut to whole multiples, so that kernels see few different shapes.
-CHUNK_GRAIN = 16
 # Prompts (or what a prefix hit left of them) up to this length go through the model together.
 SHORT_TOKENS = 64
+# Slices in a pass of a prompt that is alone: only a newcomer or its own abort would wait for it.
+LONE_SLICES = 2
+# What such a pass may be larger, as a share, if nothing is left of the prompt then.
+REST_SHARE = 0.25
 # How long the first of a burst may wait for its first token while the others are prefilled: every
 # step before they join is one at a small width, and costs nearly as much as one at the full width.
 BURST_S = 1.0
@@ -112,7 +115,7 @@ class Scheduler:
         tokens a prefix hit spares it; None while that is not known yet: it is asked again in
         the next step."""
         self.limits = limits
-        self.prefill_rate = Rate(initial=2000.0)
+        self.pass_cost = PassCost(tokens_per_s=2000.0)
         self._step_s = Rate(initial=60.0)  # decode steps per second, of whatever width
         self._clock = clock
         self._gate: Gate = gate if gate is not None else OpenGate()
@@ -163,8 +166,8 @@ class Scheduler:
         for sequence, reason in result.finished:
             sequence.finish(reason, now)
             self._release(sequence)
+        self._observe(plan.chunks, result.chunk_s)
         for chunk, seconds in zip(plan.chunks, result.chunk_s, strict=True):
-            self._observe(chunk, seconds)
             if chunk.sequence.phase is Phase.PREFILLING:
                 self._advance(chunk.sequence, chunk.count, seconds, now)
 
@@ -282,10 +285,10 @@ class Scheduler:
             if sequence.remaining_prefill <= SHORT_TOKENS:  # whole: two passes would cost more
                 if chunks and short_left_s < self._pass_s(sequence.remaining_prefill) / 2:
                     break
-            elif left_s <= 0:
+            elif chunks and left_s <= 2 * self.pass_cost.fixed_s:
                 break
             else:
-                count = min(count, self._chunk_tokens(left_s))
+                count = self._cut(count, left_s)
             chunks.append(Chunk(sequence, sequence.prefilled, count))
             cost_s = self._chunk_s(chunks)
             left_s, short_left_s = left_s - cost_s, short_left_s - cost_s
@@ -298,31 +301,54 @@ class Scheduler:
         return any(s.phase is Phase.DECODING and s.output_ids for s in self._running)
 
     def _slice_s(self) -> float:
-        """How long decoding sequences may wait for prompts in this step."""
-        if not any(s.phase is Phase.DECODING for s in self._running):
-            return self.limits.slice_s
-        return max(self.limits.slice_s, 2 / self._step_s.tokens_per_s)
+        """How long others may wait for prompts in this step."""
+        if self._is_alone():
+            return lone_slice_s(self.limits.slice_s, self.pass_cost)
+        reading = any(s.phase is Phase.DECODING for s in self._running)
+        two_steps_s = 2 / self._step_s.tokens_per_s if reading else 0.0
+        return max(self.limits.slice_s, two_steps_s, 2 * self.pass_cost.fixed_s)
+
+    def _is_alone(self) -> bool:
+        """One sequence keeps nobody waiting, and what its passes take is no guess."""
+        return self.pass_cost.is_measured and len(self._running) + len(self._waiting) == 1
+
+    def _cut(self, tokens: int, seconds: float) -> int:
+        """How many of so many tokens one pass takes."""
+        largest = self.limits.prefill_chunk
+        chunk = self.pass_cost.chunk(seconds, largest)
+        takes_rest = self._is_alone() and tokens <= min(chunk * (1 + REST_SHARE), largest)
+        return tokens if takes_rest else min(tokens, chunk)
 
     def _chunk_s(self, chunks: list[Chunk]) -> float:
         """What the last of these chunks adds to the slice."""
         *others, last = chunks
         if last.is_short and any(chunk.is_short for chunk in others):
-            return last.count / self.prefill_rate.tokens_per_s  # they share a pass
+            return last.count * self.pass_cost.per_token_s  # they share a pass
         return self._pass_s(last.count)
 
     def _pass_s(self, tokens: int) -> float:
         """A pass reads every weight, however few its tokens: never less than a decode step."""
-        return max(tokens / self.prefill_rate.tokens_per_s, 1 / self._step_s.tokens_per_s)
+        return max(self.pass_cost.seconds(tokens), 1 / self._step_s.tokens_per_s)
 
-    def _observe(self, chunk: Chunk, seconds: float) -> None:
-        """A pass of few tokens tells little of the rate of long ones."""
-        whole = self._chunk_tokens(self.limits.slice_s)
-        if not self.prefill_rate.measured or chunk.count * 2 >= whole:
-            self.prefill_rate.observe(chunk.count, seconds)
+    def _observe(self, chunks: tuple[Chunk, ...], seconds: tuple[float, ...]) -> None:
+        """Short ones that may have shared a pass tell little of what one costs."""
+        shared = sum(chunk.is_short for chunk in chunks) > 1
+        usual = self._usual_chunk()
+        for chunk, chunk_s in zip(chunks, seconds, strict=True):
+            if not (chunk.is_short and shared) or not self.pass_cost.is_measured:
+                self.pass_cost.observe(chunk.count, chunk_s, usual=usual, depth=chunk.start)
+
+    def _usual_chunk(self) -> int:
+        return self.pass_cost.chunk(self.limits.slice_s, self.limits.prefill_chunk)
 
     def _score(self, sequence: Sequence, now: float) -> float:
-        waited = (now - sequence.arrived_at) * self.prefill_rate.tokens_per_s
-        return sequence.remaining_prefill - self.limits.ageing * waited
+        return self._prompt_s(sequence) - self.limits.ageing * (now - sequence.arrived_at)
+
+    def _prompt_s(self, sequence: Sequence) -> float:
+        """Seconds that its prompt still takes."""
+        tokens = sequence.remaining_prefill
+        passes = math.ceil(tokens / self._usual_chunk())
+        return passes * self.pass_cost.fixed_s + tokens * self.pass_cost.per_token_s
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
         if len(self._running) >= self.limits.parallel:
@@ -350,9 +376,6 @@ class Scheduler:
         self._advance(sequence, 0, 0.0, now)
         return True
 
-    def _chunk_tokens(self, seconds: float) -> int:
-        return chunk_tokens(self.prefill_rate, seconds, self.limits.prefill_chunk)
-
     def _advance(self, sequence: Sequence, tokens: int, seconds: float, now: float) -> None:
         sequence.prefilled += tokens
         sequence.prefill_s += seconds
@@ -361,15 +384,12 @@ class Scheduler:
             sequence.decoding_at = now
 
     def _retry_after_s(self) -> float:
-        tokens = sum(s.remaining_prefill for s in (*self._waiting, *self._running))
-        return max(1.0, tokens / max(self.prefill_rate.tokens_per_s, 1.0))
+        return max(1.0, sum(self._prompt_s(s) for s in (*self._waiting, *self._running)))
 
 
-def chunk_tokens(rate: Rate, seconds: float, largest: int) -> int:
-    """Tokens of a long prompt that are prefilled in so many seconds."""
-    by_time = int(rate.tokens_per_s * seconds)
-    grained = by_time // CHUNK_GRAIN * CHUNK_GRAIN
-    return max(CHUNK_GRAIN, min(largest, grained))
+def lone_slice_s(slice_s: float, cost: PassCost) -> float:
+    """How long a pass of a prompt that is alone may take."""
+    return LONE_SLICES * max(slice_s, 2 * cost.fixed_s)
 
 
 def _will_share(chunk: Chunk, sequence: Sequence) -> bool:
