@@ -50,11 +50,16 @@ SENTENCE = "the quick brown fox jumps over the lazy dog and says hello world to 
 WIDTH = 8
 CARDS = {
     "two": "two cards",
+    "graphs": "two, CUDA graphs",
     "peer": "mlx-lm, two cards",
+    "plain": "mlx-lm, no CUDA graphs",
     "one": "one card",
     "row": "two, pipeline",
 }
-SPLITS = {"one": "", "two": "tensor", "row": "pipeline"}
+SPLITS = {"one": "", "two": "tensor", "graphs": "tensor", "row": "pipeline"}
+PEERS = ("peer", "plain")
+# Ours launches kernels one by one in groups, and mlx-lm as graphs, unless told so.
+ENVIRONS = {"graphs": {"MLX_USE_CUDA_GRAPHS": "1"}, "plain": {"MLX_USE_CUDA_GRAPHS": "0"}}
 STARTED = time.monotonic()
 
 
@@ -76,7 +81,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds; no round begins later")
-    parser.add_argument("--only", default="one,two,row,peer", help="of one, two, row and peer")
+    parser.add_argument("--only", default="one,two,row,peer", help="of " + ", ".join(CARDS))
     parser.add_argument("--out", type=Path, default=Path(".cache/bench"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -135,7 +140,7 @@ async def measure(folder: Path, args: argparse.Namespace) -> Report:
     prompt, short = text_of(args.prompt), text_of(64)
     wanted = [name for name in CARDS if name in args.only.split(",")]
     found: dict[str, list[Asked]] = {name: [] for name in wanted}
-    wide: dict[str, list[float]] = {name: [] for name in wanted if name != "peer"}
+    wide: dict[str, list[float]] = {name: [] for name in wanted if name not in PEERS}
     async with AsyncExitStack() as stack:
         # One after the other: groups that share two cards wait for each other in every sum (side by
         # side, the first token of three of them took 113 s; that of one alone takes 1).
@@ -146,16 +151,17 @@ async def measure(folder: Path, args: argparse.Namespace) -> Report:
             await ask(ours[name], prompt, args.tokens, "warm")
             await ask_many(ours[name], short, args.tokens, "warm")
             said(f"{name} is warm")
-        if "peer" in wanted:
-            peer = stack.enter_context(sharded(folder, args))
-            await asyncio.to_thread(peer.warm_up, prompt, args.tokens)
-            said("mlx-lm is warm")
+        peers: dict[str, Sharded] = {}
+        for name in [name for name in PEERS if name in wanted]:
+            peers[name] = stack.enter_context(sharded(folder, name, args))
+            await asyncio.to_thread(peers[name].warm_up, prompt, args.tokens)
+            said(f"{name} is warm")
         deadline = time.monotonic() + args.limit
         for round_ in range(args.rounds):
             for name, process in ours.items():
                 found[name].append(await ask(process, prompt, args.tokens, f"a{round_}"))
-            if "peer" in wanted:
-                found["peer"].append(await asyncio.to_thread(peer.ask, prompt, args.tokens))
+            for name, peer in peers.items():
+                found[name].append(await asyncio.to_thread(peer.ask, prompt, args.tokens))
             for name, process in ours.items():
                 wide[name].append(await ask_many(process, short, args.tokens, f"b{round_}"))
             report = _report(found, wide)
@@ -210,6 +216,7 @@ def _report(found: dict[str, list[Asked]], wide: dict[str, list[float]]) -> Repo
 # An engine whose log is kept: it is all that tells of a fault on a machine that is gone.
 _ENGINE = """
 import os
+os.environ |= {environ!r}
 os.dup2(os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 2)
 from swiftlm_engine.__main__ import main
 main()
@@ -223,7 +230,8 @@ async def engine(
     """Not loaded; over two ranks if it is to be split."""
     place = folder / name
     place.mkdir()
-    program = ["-c", _ENGINE.format(log=str((args.out / f"gpu_cluster-{name}.log").resolve()))]
+    log = str((args.out / f"gpu_cluster-{name}.log").resolve())
+    program = ["-c", _ENGINE.format(log=log, environ=ENVIRONS.get(name, {}))]
     if split:
         program += ["--group", str(_group_file(place, args.backend, split))]
     async with engine_process(place, _environ()["PYTHONPATH"], program) as process:
@@ -336,18 +344,19 @@ class Sharded:
 
 
 @contextmanager
-def sharded(folder: Path, args: argparse.Namespace) -> Iterator[Sharded]:
+def sharded(folder: Path, name: str, args: argparse.Namespace) -> Iterator[Sharded]:
     ports = [_free_port(), _free_port()]
-    hosts = folder / "hosts.json"
+    hosts = folder / f"{name}.json"
     hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in ports]))
-    common = {"MLX_HOSTFILE": str(hosts)} if args.backend == "ring" else {}
+    common = dict(ENVIRONS.get(name, {}))
+    common |= {"MLX_HOSTFILE": str(hosts)} if args.backend == "ring" else {}
     common |= {"NCCL_HOST_IP": "127.0.0.1", "NCCL_PORT": str(ports[0]), "MLX_WORLD_SIZE": "2"}
     command = [sys.executable, "-c", _RANK, str(folder / "model"), args.backend]
     ranks = []
     try:
         for rank in ("0", "1"):
             environ = _environ(**common, MLX_RANK=rank, CUDA_VISIBLE_DEVICES=rank)
-            with (args.out / f"gpu_cluster-peer{rank}.log").open("wb") as log:
+            with (args.out / f"gpu_cluster-{name}{rank}.log").open("wb") as log:
                 pipe = subprocess.PIPE
                 ranks.append(
                     subprocess.Popen(

@@ -16,6 +16,15 @@ import mlx.core as mx
 JOIN_S = 60.0  # MLX itself tries to reach a neighbour for half a minute
 
 
+def launch_directly() -> None:
+    """Call before MLX computes anything in this process; of no effect but on CUDA.
+
+    There MLX records operations as graphs. NCCL's sums make each a graph inside the graph, which
+    cannot be updated: two a layer, instantiated anew for every token.
+    """
+    os.environ.setdefault("MLX_USE_CUDA_GRAPHS", "0")
+
+
 def free_address(host: str) -> str:
     """A port that was free a moment ago: MLX binds it itself, when all ranks are there."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
