@@ -33,6 +33,7 @@ from swiftlm_engine.kv import KvCaches, choose_caches
 from swiftlm_engine.kv_check import threshold_tokens
 from swiftlm_engine.loader import LoadedWeights, Report, load_weights
 from swiftlm_engine.options import EngineOptions
+from swiftlm_engine.outbox import Outbox
 from swiftlm_engine.prefix.pace import Pace
 from swiftlm_engine.prefix_tiers import open_prefix_cache
 from swiftlm_engine.prepare import Preparer
@@ -123,12 +124,22 @@ def _assemble(
     limits = _limits(options, device, parallel, speculator)
     images = open_images(options.model, kv.facts, weights, is_split=peers is not ALONE)
     conversation = Conversation(text, images)
-    runner = Runner(weights.model, kv.make, prefix, stream, speculator, peers, images.reader)
+    outbox = Outbox(emit)
+    runner = Runner(
+        weights.model,
+        kv.make,
+        prefix,
+        stream,
+        speculator,
+        peers,
+        images.reader,
+        before_wait=outbox.flush,
+    )
     gate: Gate = BudgetGate(options.kv_budget_bytes) if options.kv_budget_bytes else OpenGate()
     scheduler = Scheduler(limits, time.monotonic, gate, runner.open, kv.price)
     factory = _choices(conversation, text, tokenizer, vocab_size, kv.needs_checkpoints)
     compiler = _compiler(text, tokenizer, vocab_size)
-    engine = Engine(scheduler, runner, factory, emit, kv_budget_bytes=options.kv_budget_bytes)
+    engine = Engine(scheduler, runner, factory, outbox, kv_budget_bytes=options.kv_budget_bytes)
     preparer = Preparer(
         tokenizer,
         conversation.render,

@@ -12,6 +12,7 @@ row the caches lack the last token, which is in `_inputs`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -78,12 +79,16 @@ class DecodeBatch:
         stream: Any,
         speculator: Speculator | None = None,
         peers: Peers = ALONE,
+        before_wait: Callable[[], None] = lambda: None,
     ) -> None:
+        """`before_wait` is called when a step is built, before the device computes or is awaited:
+        then others may have the interpreter's lock."""
         self._model = model
         self._stream = stream
         self._speculator = speculator
         self._rows: list[Row] = []
         self._peers = peers
+        self._before_wait = before_wait
         self._caches = RowCaches()
         self._inputs: mx.array | None = None  # (B,)
         self._greedy = False  # every rank of a group draws this step's tokens for itself
@@ -156,6 +161,7 @@ class DecodeBatch:
                 return self._read_first_tokens()
             logits = self._forward(self._inputs)
             if any(row.constraint is not None for row in self._rows):
+                self._before_wait()
                 mx.async_eval(logits)
                 tokens = self._read()
                 self._advance_constraints(tokens)
@@ -168,8 +174,6 @@ class DecodeBatch:
     # -- the first token
 
     def _awaits_first_tokens(self) -> bool:
-        if self._peers is not ALONE:
-            return False  # what they keep of a sequence counts on its tokens being fed
         rows = self._rows
         return all(row.num_read == 0 and not row.fresh and row.constraint is None for row in rows)
 
@@ -200,6 +204,7 @@ class DecodeBatch:
         """Reads the pending token first; with a draft, one pass yields all of it that holds."""
         assert self._speculator is not None
         assert self._inputs is not None
+        self._before_wait()
         tokens = self._read()
         pending = (row.sequence.output_ids or row.sequence.prompt_ids)[-1]
         caches = self._caches.only
@@ -249,6 +254,7 @@ class DecodeBatch:
             if row.top_logprobs is not None:
                 row.logprobs = pending(logits[i : i + 1], sampled[i : i + 1], row.top_logprobs)
                 arrays += row.logprobs.arrays()
+        self._before_wait()
         mx.async_eval(*arrays)
         self._inputs = sampled
         self._known = sampled if self._greedy else None

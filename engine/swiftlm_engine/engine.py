@@ -27,6 +27,7 @@ from swiftlm_engine.generation import (
     Progress,
     Started,
 )
+from swiftlm_engine.outbox import Outbox
 from swiftlm_engine.prepare import Prepared
 from swiftlm_engine.runner import RowEnd, Runner
 from swiftlm_engine.streaming.reader import FilesChanged
@@ -69,18 +70,17 @@ class Engine:
         scheduler: Scheduler,
         runner: Runner,
         make_choices: ChoiceMaker,
-        emit: Callable[[list[Event]], None],
+        outbox: Outbox,
         clock: Callable[[], float] = time.monotonic,
         kv_budget_bytes: int = 0,
     ) -> None:
-        """`emit` is called on the engine thread, before anything slow follows. A budget of 0 is
-        unlimited."""
+        """A budget of 0 is unlimited."""
         self.scheduler = scheduler
         self.runner = runner
         self.kv_budget_bytes = kv_budget_bytes
         self.counters = Counters()
         self._make_choices = make_choices
-        self._emit = emit
+        self._outbox = outbox
         self._clock = clock
         self._choices: dict[tuple[str, int], Choice] = {}
         self._decoded = Speed()
@@ -146,6 +146,8 @@ class Engine:
             finished += more
             tokens += count
         decode_s = time.perf_counter() - started
+        if plan.chunks:  # they may take a whole slice
+            self._outbox.flush()
         chunk_s = self.runner.prefill(plan.chunks)
         for chunk in plan.chunks:
             self._prefilled.count(chunk.count, self._clock())
@@ -168,6 +170,7 @@ class Engine:
         for sequence in joined:  # not before: telling takes time from dispatching a first token
             self._announce(sequence)
         events: list[Event] = []
+        is_first = False
         finished: list[tuple[Sequence, FinishReason]] = []
         now = self._clock()
         overrun: Counter[tuple[str, int]] = Counter()
@@ -178,6 +181,7 @@ class Engine:
                 continue
             if choice.sequence.first_token_at is None:
                 choice.sequence.first_token_at = now
+                is_first = True
             events += self._take(choice, token)
             if choice.ended is not None:
                 finished.append((choice.sequence, choice.ended))
@@ -186,8 +190,8 @@ class Engine:
         ended = [(self._choices.pop(sequence.key), reason) for sequence, reason in finished]
         for choice, reason in ended:
             events += self._last_words(choice, reason)
-        if events:  # one message for all that a step has to tell
-            self._emit(events)
+        tell = self._outbox.tell if is_first or ended else self._outbox.hold
+        tell(events)  # one message for all that a step has to tell
         if ended:  # after that: keeping what was computed takes as long as a step
             self._take_out(ended, overrun)
         self.runner.keep_prompts()
@@ -224,15 +228,15 @@ class Engine:
                 Started(len(sequence.prompt_ids), sequence.cached, note, choice.thinking),
             )
         ]
-        self._emit(events)
+        self._outbox.tell(events)
         for echo in choice.echo(self.runner.scores.take(sequence)):
-            self._emit([echo])
+            self._outbox.tell([echo])
 
     def _report_progress(self, sequence: Sequence, chunk_tokens: int) -> None:
         done = sequence.prefilled + chunk_tokens
         if done < sequence.num_prefill:
             news = Progress(done, len(sequence.prompt_ids))
-            self._emit([Event(sequence.request_id, sequence.index, news)])
+            self._outbox.tell([Event(sequence.request_id, sequence.index, news)])
 
     # -- ends
 
@@ -269,12 +273,12 @@ class Engine:
                 FaultKind.DEADLINE,
                 f"the request's deadline passed after {len(sequence.output_ids)} tokens",
             )
-            self._emit([failure(sequence.request_id, sequence.index, fault)])
+            self._outbox.tell([failure(sequence.request_id, sequence.index, fault)])
         elif sequence.finish_reason is FinishReason.MEMORY:
             fault = self._no_memory(sequence, len(sequence.output_ids) + 1)
-            self._emit([failure(sequence.request_id, sequence.index, fault)])
+            self._outbox.tell([failure(sequence.request_id, sequence.index, fault)])
         else:
-            self._emit(self._last_words(choice, FinishReason.ABORT))
+            self._outbox.tell(self._last_words(choice, FinishReason.ABORT))
 
     def _check_memory(self, sequence: Sequence) -> None:
         if self.scheduler.first_price(sequence) > self.kv_budget_bytes > 0:
@@ -311,7 +315,7 @@ class Engine:
                 continue  # it had ended already when the step broke
             self.counters.failed += 1
             self._forget(sequence.request_id)
-            self._emit([failure(sequence.request_id, sequence.index, fault)])
+            self._outbox.tell([failure(sequence.request_id, sequence.index, fault)])
         self.runner.reset()
 
     def _forget(self, request_id: str) -> None:

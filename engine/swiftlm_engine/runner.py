@@ -60,7 +60,9 @@ class Runner:
         speculator: Speculator | None = None,
         peers: Peers = ALONE,
         images: ImageReader | None = None,
+        before_wait: Callable[[], None] = lambda: None,
     ) -> None:
+        """`before_wait`: see `DecodeBatch`."""
         self._model = model
         self._peers = peers
         self._make_caches = make_caches
@@ -73,7 +75,7 @@ class Runner:
         self._speculator = speculator
         self._searches: dict[tuple[str, int], Search] = {}  # prefixes that are being read from disk
         self._unkept: dict[tuple[str, int], tuple[Sequence, Caches]] = {}  # prompts still to store
-        self.batch = DecodeBatch(model, stream, speculator, peers)
+        self.batch = DecodeBatch(model, stream, speculator, peers, before_wait)
         self.notes: dict[tuple[str, int], str] = {}  # why a sequence hit or missed
         self.scores = PromptScores()
 

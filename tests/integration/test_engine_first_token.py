@@ -63,19 +63,19 @@ def test_nothing_ends_an_answer_before_its_min_tokens_and_the_next_token_may(eng
 
 
 def test_a_prompt_is_stored_when_its_client_has_read_something(engine, monkeypatch):
-    prefix, order = engine.session.prefix, []
-    store, emit = prefix.store, engine.session.engine._emit
+    prefix, outbox, order = engine.session.prefix, engine.session.engine._outbox, []
+    store, tell = prefix.store, outbox.tell
 
     def storing(ids, *rest):
         order.append(("stored", len(ids)))
         return store(ids, *rest)
 
-    def emitting(events):
+    def telling(events):
         order.extend(("told", 0) for event in events if isinstance(event.news, Delta))
-        emit(events)
+        tell(events)
 
     monkeypatch.setattr(prefix, "store", storing)
-    monkeypatch.setattr(engine.session.engine, "_emit", emitting)
+    monkeypatch.setattr(outbox, "tell", telling)
     prompt = (*range(60, 90), 3)
     job = GenerateJob("r", prompt, GREEDY, max_tokens=5, ignore_eos=True, return_token_ids=True)
     engine.run(job)

@@ -38,6 +38,7 @@ from swiftlm_engine.mlx_thread import MlxThread
 from swiftlm_engine.prepare import Prepared
 from swiftlm_engine.server import decode, encode, tokens
 from swiftlm_engine.server.calibration import Calibration
+from swiftlm_engine.server.courier import Courier
 from swiftlm_engine.server.stats import StatsReader
 from swiftlm_engine.session import Session
 from swiftlm_engine.streaming.reader import FilesChanged
@@ -73,6 +74,7 @@ class EngineService(m.EngineBase):
         self._session: Session | None = None
         self._stats: StatsReader | None = None
         self._steps: asyncio.Queue[list[Event] | None] = asyncio.Queue()  # None: no more
+        self._courier = Courier(self._loop, self._steps.put_nowait)
         self._flushed = asyncio.Event()  # no stream is open
         self._flushed.set()
         self._accepting = True
@@ -297,7 +299,7 @@ class EngineService(m.EngineBase):
 
     async def _flush(self) -> None:
         """Lets the daemon have every event before its stream ends."""
-        self._steps.put_nowait(None)
+        self._courier.send(None)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._flushed.wait(), FLUSH_S)
 
@@ -335,7 +337,7 @@ class EngineService(m.EngineBase):
 
     def _emit(self, events: list[Event]) -> None:
         """From any thread."""
-        self._loop.call_soon_threadsafe(self._steps.put_nowait, events)
+        self._courier.send(events)
 
     async def _on_tokenizer(self, function: Callable[[Session, Q], R], question: Q) -> R:
         session = self._ready()
