@@ -115,7 +115,7 @@ class DecodeBatch:
 
     def add(self, rows: list[Row], caches: list[Caches]) -> None:
         """Takes over each row's caches, which hold all but its last prompt token."""
-        first = mx.array([row.sequence.prefill_ids[-1] for row in rows], dtype=mx.int32)
+        first = mx.array([row.sequence.first_input_id for row in rows], dtype=mx.int32)
         self._inputs = first if self._inputs is None else mx.concatenate([self._inputs, first])
         for row in rows:
             row.num_drawn = len(row.sequence.output_ids)

@@ -384,4 +384,4 @@ class Runner:
 
 
 def chunk_ids(chunk: Chunk) -> list[int]:
-    return chunk.sequence.prefill_ids[chunk.start : chunk.start + chunk.count]
+    return chunk.sequence.prefill_slice(chunk.start, chunk.start + chunk.count)

@@ -160,16 +160,15 @@ class Scheduler:
 
     def apply(self, plan: StepPlan, result: StepResult) -> None:
         """Takes the step's outcome in; after this the next plan can be made."""
-        now = self._clock()
         if result.decode_tokens:
             self._step_s.observe(1, result.decode_s)
         for sequence, reason in result.finished:
-            sequence.finish(reason, now)
+            sequence.finish(reason)
             self._release(sequence)
         self._observe(plan.chunks, result.chunk_s)
         for chunk, seconds in zip(plan.chunks, result.chunk_s, strict=True):
             if chunk.sequence.phase is Phase.PREFILLING:
-                self._advance(chunk.sequence, chunk.count, seconds, now)
+                self._advance(chunk.sequence, chunk.count, seconds)
 
     def fail_running(self) -> tuple[Sequence, ...]:
         """Ends everything that holds KV (a step broke); returns it."""
@@ -180,9 +179,8 @@ class Scheduler:
         return self._fail((*self._running, *self._waiting))
 
     def _fail(self, failed: tuple[Sequence, ...]) -> tuple[Sequence, ...]:
-        now = self._clock()
         for sequence in failed:
-            sequence.finish(FinishReason.ERROR, now)
+            sequence.finish(FinishReason.ERROR)
             self._release(sequence)
         return failed
 
@@ -200,10 +198,10 @@ class Scheduler:
         gone = []
         for sequence in (*self._waiting, *self._running):
             if sequence.request_id in self._aborted:
-                sequence.finish(FinishReason.ABORT, now)
+                sequence.finish(FinishReason.ABORT)
                 gone.append(sequence)
             elif sequence.deadline_at is not None and now >= sequence.deadline_at:
-                sequence.finish(FinishReason.DEADLINE, now)
+                sequence.finish(FinishReason.DEADLINE)
                 gone.append(sequence)
         for sequence in gone:
             self._release(sequence)
@@ -237,7 +235,7 @@ class Scheduler:
                 if self._extend(sequence):
                     continue
                 if len(self._running) == 1:
-                    sequence.finish(FinishReason.MEMORY, self._clock())
+                    sequence.finish(FinishReason.MEMORY)
                     self._release(sequence)
                     starved.append(sequence)
                 else:
@@ -277,7 +275,7 @@ class Scheduler:
                 continue  # in the next step it finds in the cache what this step prefills
             if sequence.phase is Phase.WAITING and not self._admit(sequence, now):
                 continue
-            if not sequence.is_open and not self._open_caches(sequence, now):
+            if not sequence.is_open and not self._open_caches(sequence):
                 continue
             if sequence.phase is Phase.DECODING:  # its whole prompt was cached
                 continue
@@ -365,7 +363,7 @@ class Scheduler:
             sequence.started_at = now
         return True
 
-    def _open_caches(self, sequence: Sequence, now: float) -> bool:
+    def _open_caches(self, sequence: Sequence) -> bool:
         spared = self._open(sequence)
         if spared is None:
             return False
@@ -373,15 +371,14 @@ class Scheduler:
         sequence.prefilled = spared
         if sequence.num_resumed == 0:
             sequence.cached = spared
-        self._advance(sequence, 0, 0.0, now)
+        self._advance(sequence, 0, 0.0)
         return True
 
-    def _advance(self, sequence: Sequence, tokens: int, seconds: float, now: float) -> None:
+    def _advance(self, sequence: Sequence, tokens: int, seconds: float) -> None:
         sequence.prefilled += tokens
         sequence.prefill_s += seconds
         if sequence.remaining_prefill == 0:
             sequence.phase = Phase.DECODING
-            sequence.decoding_at = now
 
     def _retry_after_s(self) -> float:
         return max(1.0, sum(self._prompt_s(s) for s in (*self._waiting, *self._running)))
@@ -394,6 +391,4 @@ def lone_slice_s(slice_s: float, cost: PassCost) -> float:
 
 def _will_share(chunk: Chunk, sequence: Sequence) -> bool:
     """Whether prefilling `chunk` puts something into the prefix cache that `sequence` can use."""
-    shared = chunk.start + CHUNK_GRAIN
-    ids = chunk.sequence.prefill_ids
-    return len(ids) >= shared and ids[:shared] == sequence.prefill_ids[:shared]
+    return sequence.begins_like(chunk.sequence, chunk.start + CHUNK_GRAIN)

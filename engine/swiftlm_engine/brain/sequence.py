@@ -12,6 +12,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import Enum
 
+_COMPARED = 1024  # tokens at once: most prompts that differ do so in the first
+
 
 class Phase(Enum):
     WAITING = "waiting"
@@ -56,10 +58,10 @@ class Sequence:
     output_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     started_at: float | None = None  # first prefill chunk
-    decoding_at: float | None = None
     first_token_at: float | None = None
-    finished_at: float | None = None
     prefill_s: float = 0.0
+    # How many first tokens are known to be those of another sequence, which has this key.
+    _alike: tuple[tuple[str, int] | None, int] = field(default=(None, 0), init=False, repr=False)
 
     @property
     def key(self) -> tuple[str, int]:
@@ -70,9 +72,23 @@ class Sequence:
         """Prompt, and after a preemption what had been decoded by then."""
         return self.prompt_ids + self.output_ids[: self.num_resumed]
 
+    def prefill_slice(self, start: int, end: int) -> list[int]:
+        """`prefill_ids[start:end]`, without a copy of the others."""
+        ids = self.prompt_ids[start:end]
+        resumed = end - len(self.prompt_ids)
+        if resumed > 0:
+            decoded = self.output_ids[: min(resumed, self.num_resumed)]
+            ids += decoded[max(0, start - len(self.prompt_ids)) :]
+        return ids
+
     @property
     def num_prefill(self) -> int:
         return len(self.prompt_ids) + self.num_resumed - 1
+
+    @property
+    def first_input_id(self) -> int:
+        """Of decode: what is left of the prompt after prefill."""
+        return self.prefill_slice(self.num_prefill, self.num_prefill + 1)[0]
 
     @property
     def remaining_prefill(self) -> int:
@@ -85,6 +101,22 @@ class Sequence:
             return min(self.boundaries[at], self.num_prefill)
         return self.num_prefill
 
+    def begins_like(self, other: Sequence, tokens: int) -> bool:
+        """Whether so many first tokens are there and the same in both. Asked again for more, of the
+        same other one, it compares the new ones only."""
+        if min(self.num_prefill, other.num_prefill) + 1 < tokens:
+            return False
+        key, alike = self._alike
+        if key != other.key:
+            alike = 0
+        while alike < tokens:
+            end = min(tokens, alike + _COMPARED)
+            if self.prefill_slice(alike, end) != other.prefill_slice(alike, end):
+                return False
+            alike = end
+            self._alike = other.key, alike
+        return True
+
     def preempt(self) -> None:
         """Gives up its caches and waits again."""
         self.phase = Phase.WAITING
@@ -92,9 +124,8 @@ class Sequence:
         self.num_resumed = len(self.output_ids)
         self.prefilled = 0
 
-    def finish(self, reason: FinishReason, now: float) -> None:
+    def finish(self, reason: FinishReason) -> None:
         if self.phase is Phase.FINISHED:
             return
         self.phase = Phase.FINISHED
         self.finish_reason = reason
-        self.finished_at = now
