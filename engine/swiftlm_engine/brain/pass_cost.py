@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 # Chunks are cut to whole multiples, so that kernels see few different shapes.
 CHUNK_GRAIN = 16
 
 _KEPT = 0.7  # of the weight of earlier passes, with each usual one
 _LEAST_SPREAD = 0.3  # of sizes, as a share of their mean
+_MOST_ALIKE = 16  # passes whose sizes differ less, before one is made to differ
 _OTHER_DEPTH = 8192  # tokens further on in a prompt, or before
 _MOST_FIXED = 0.95  # of the mean seconds: no token looks free
 
@@ -27,6 +30,7 @@ class PassCost:
         self._sums = _Sums()
         self._largest = 0.0  # tokens in a pass lately
         self._depth = 0
+        self._num_alike = math.inf  # passes since sizes differed
 
     @property
     def is_measured(self) -> bool:
@@ -39,6 +43,8 @@ class PassCost:
         """Tokens of a long prompt for a pass of so many seconds, or of two fixed parts: in a
         shorter one more than half would be fixed."""
         tokens = self._tokens_in(max(seconds, 2 * self.fixed_s))
+        if self._num_alike >= _MOST_ALIKE and self.is_measured:
+            tokens = self._another_size(max(CHUNK_GRAIN, tokens), seconds)
         grained = min(largest, tokens) // CHUNK_GRAIN * CHUNK_GRAIN
         return max(CHUNK_GRAIN, grained)
 
@@ -64,13 +70,27 @@ class PassCost:
         tokens = (seconds - self.fixed_s) / self.per_token_s
         return int(min(tokens, max(2 * self._largest, seconds / self._mean_per_token_s)))
 
+    def _another_size(self, tokens: int, seconds: float) -> int:
+        """Passes of one size do not tell a fixed part from slowness: what was believed first would
+        be believed for ever. A larger pass tells, or a smaller one where a fixed part counts."""
+        seen = self._sums.tokens / self._sums.weight
+        if not seen / 2 < tokens < 2 * seen:
+            return tokens
+        if min(tokens, seen) < 2 * CHUNK_GRAIN:
+            return int(2 * seen) + CHUNK_GRAIN
+        if self._num_alike == math.inf:
+            return int(seen / 2 if tokens < seen else 2 * seen)
+        return tokens // 4 if self.fixed_s > seconds / 5 else tokens
+
     def _fit(self) -> None:
         sums = self._sums
         tokens, seconds = sums.tokens / sums.weight, sums.seconds / sums.weight
         variance = sums.squares / sums.weight - tokens * tokens
         # Sizes that differ little tell noise, and depth in the prompt: passes get slower by it,
         # and smaller since they are slower. Then the fixed part stays what it was.
+        self._num_alike += 1
         if variance > (_LEAST_SPREAD * tokens) ** 2:
+            self._num_alike = 0
             slope = (sums.products / sums.weight - tokens * seconds) / variance
             self.fixed_s = seconds - slope * tokens
         self.fixed_s = min(max(self.fixed_s, 0.0), _MOST_FIXED * seconds)

@@ -96,6 +96,28 @@ def test_many_short_prompts_do_not_shrink_the_passes_of_a_long_one():
     assert tokens_per_s(served.prompt(4000)) > 500
 
 
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("tokens", [6, 13, 18, 22])
+def test_a_fixed_part_is_found_if_the_first_prompt_was_a_short_one(tokens, read):
+    served = Served(streamed_experts, read=read)
+    served.prompt(tokens)
+    assert len(served.prompt(4000)) <= 9
+
+
+def test_a_pass_that_was_disturbed_is_not_taken_for_a_fixed_part_for_long():
+    passes = 0
+
+    def one_is_disturbed(tokens: int, depth: int) -> float:
+        nonlocal passes
+        passes += 1
+        return (0.03 + tokens / 150) * (10 if passes == 3 else 1)
+
+    served = Served(one_is_disturbed)
+    for _ in range(3):
+        served.prompt(6000)
+    assert max(seconds for _, seconds in served.prompt(2000)) < 0.6
+
+
 def test_a_reader_waits_for_a_slice_however_deep_the_prompt():
     served = Served(deep, read=True)
     seconds = [took for _, took in served.prompt(16_000)]
