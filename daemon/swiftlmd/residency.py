@@ -303,9 +303,9 @@ class Residency:
             message = f"loading '{resident.name}' failed inside the daemon; see swiftlmd.log"
             self._failed(resident, ServiceError(Kind.INTERNAL, message))
         else:
+            engine.loaded.load_s = took_s = self._clock.now() - started_at
             resident.became_ready(engine, self._clock.now())
             self._tasks.create_task(self._attend(resident, engine))
-            took_s = self._clock.now() - started_at
             log.info("model ready model=%s pid=%d s=%.2f", resident.name, engine.pid, took_s)
         finally:
             resident.task = None

@@ -67,7 +67,6 @@ def open_session(
     leader: Leader | None = None,
 ) -> Session:
     """Loads the model, over all ranks of the leader's group. Raises `EngineFault` or `NoDevice`."""
-    started = time.monotonic()
     if leader is not None:
         options = group_options(options)
     device = find_device()
@@ -92,7 +91,6 @@ def open_session(
         weights = sanity.checked(weights, kv.make, vocab_size, options)
     mx.clear_cache()
     trim()  # what casting the weights has left
-    weights = replace(weights, load_s=time.monotonic() - started)  # as long as somebody waited
     return _assemble(options, device, weights, kv, vocab_size, stream, emit, peers)
 
 
@@ -262,7 +260,6 @@ def _facts(
         device,
         blas_name() if device is Device.CPU else "",
         kv.kv,
-        weights.load_s,
         limits.parallel,
         limits.prefill_chunk,
         kv.facts.fingerprint,

@@ -7,7 +7,6 @@ have a place) and then read layer by layer, so that a load can be watched and it
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +38,6 @@ class LoadedWeights:
     config: dict[str, Any]
     weight_bytes: int
     dtype: str
-    load_s: float
     streaming: StreamingReport | None = None
     notes: tuple[str, ...] = ()  # where its layers compute, if not all in one place
 
@@ -60,7 +58,6 @@ def load_weights(
 
     Raises `EngineFault(MODEL_BROKEN)` naming the file or tensor at fault.
     """
-    started = time.monotonic()
     report("reading", 0.0, "config and headers")
     if lacking := missing_files(folder, place.share if place else None):
         message = f"{folder} holds a share of the model; it is without {min(lacking)}"
@@ -83,7 +80,6 @@ def load_weights(
         config,
         weight_bytes,
         _dtype_name(model),
-        time.monotonic() - started,
         streaming,
         notes,
     )

@@ -33,7 +33,6 @@ class ModelFacts:
     device: str
     blas: str
     kv: str
-    load_s: float
     parallel: int
     prefill_chunk: int
     fingerprint: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import mlx.core as mx
@@ -12,7 +11,6 @@ from engine_harness import EngineHarness
 from mlx_lm.utils import load
 from tiny_models import make_model
 
-from swiftlm_engine import assembly
 from swiftlm_engine.generation import EngineFault, FaultKind, GenerateJob
 from swiftlm_engine.sanity import TEXTS, check_sanity
 
@@ -94,14 +92,3 @@ def test_real_gemma_is_sound_with_its_own_scale_alone(power):
     else:
         with pytest.raises(EngineFault, match="makes no sense"):
             check()
-
-
-def test_the_time_of_a_load_is_that_of_its_checks_too(tmp_path, monkeypatch):
-    def slow(*arguments):
-        time.sleep(0.3)
-        return warm_up(*arguments)
-
-    warm_up = assembly._warm_up
-    monkeypatch.setattr(assembly, "_warm_up", slow)
-    with EngineHarness(make_model("llama", tmp_path)) as engine:
-        assert engine.session.facts.load_s >= 0.3

@@ -62,7 +62,6 @@ def loaded_model(facts: ModelFacts) -> m.LoadedModel:
         device=facts.device,
         blas=facts.blas,
         kv=facts.kv,
-        load_s=facts.load_s,
         parallel=facts.parallel,
         prefill_chunk=facts.prefill_chunk,
         fingerprint=facts.fingerprint,

@@ -288,6 +288,16 @@ async def test_load_shows_progress_and_ends_when_the_model_is_ready(world: World
     assert [event async for event in world.residency.load("a")] == []
 
 
+async def test_the_time_of_a_load_is_what_somebody_waited_for_it(world: World) -> None:
+    world.launcher.gate.clear()
+    waiting = asyncio.create_task(world.use("a"))
+    await settle()
+    await world.clock.advance(27)  # its process starts, and the other ranks of its group
+    world.launcher.gate.set()
+    await waiting
+    assert world.launcher.engines["a"].loaded.load_s == 27
+
+
 async def test_load_with_other_options_replaces_the_loaded_model(world: World) -> None:
     await world.use("a")
     async for _ in world.residency.load("a", replace(world.settings, engine_context=512)):

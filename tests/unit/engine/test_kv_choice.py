@@ -28,7 +28,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory):
         max_position_embeddings=4096,
     )  # fmt: skip
     model, tokenizer = load(str(folder))
-    return folder, LoadedWeights(model, tokenizer, {}, 0, "float32", 0.0)
+    return folder, LoadedWeights(model, tokenizer, {}, 0, "float32")
 
 
 def choose(loaded, kv: str = "k4v3", device: Device = Device.CPU, **options: object):

@@ -1436,6 +1436,9 @@ class LoadedModel(betterproto2.Message):
     vision: "bool" = betterproto2.field(12, betterproto2.TYPE_BOOL)
 
     load_s: "float" = betterproto2.field(13, betterproto2.TYPE_FLOAT)
+    """
+    set by the daemon: from the request for the load to ready
+    """
 
     fingerprint: "str" = betterproto2.field(14, betterproto2.TYPE_STRING)
 
