@@ -203,10 +203,37 @@ async def test_a_whole_agent_history_becomes_messages_of_the_engine(dialect, ser
         ("t2", {}),
     ]
     assert (first.tool_call_id, parts_text(first)) == ("t1", "A")
-    assert second.parts[1].image.media_type == "image/png"
+    assert [part.text for part in second.parts[:2]] == ["Error: ", "B"]
+    assert second.parts[2].image.media_type == "image/png"
     assert [tool.name for tool in chat.tools] == ["read"]
     assert chat.reasoning_effort == "high"
     assert request.max_tokens == 32000
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("no such file", "Error: no such file"),
+        (None, "Error: "),
+        ("Error: no such file", "Error: no such file"),
+        ("<tool_use_error>denied</tool_use_error>", "<tool_use_error>denied</tool_use_error>"),
+    ],
+)
+async def test_the_model_is_told_that_a_tool_failed(dialect, server, content, told):
+    result = {"type": "tool_result", "tool_use_id": "t", "is_error": True, "content": content}
+    await dialect.post(server, ask([result]))
+    [request] = server.backend.requests
+    assert "".join(part.text for part in request.chat.messages[0].parts) == told
+
+
+@pytest.mark.parametrize("kind", ["bash_20250124", "text_editor_20250728", "computer_20250124"])
+async def test_a_tool_whose_schema_only_anthropic_knows_is_refused_by_name(dialect, server, kind):
+    tools = [TOOL, {"type": kind, "name": "own"}]
+    answer = await dialect.post(server, ask(tools=tools), status=400)
+    assert answer["error"]["message"].startswith(f"tools.1.type: '{kind}'")
+    await dialect.post(server, ask(tools=[{**tools[1], "input_schema": {"type": "object"}}]))
+    [request] = server.backend.requests
+    assert [tool.name for tool in request.chat.tools] == ["own"]
 
 
 async def test_thinking_is_off_unless_asked_for(dialect, server):

@@ -19,6 +19,7 @@ from swiftlmd.http.messages_request import (
     MessagesRequest,
     MessageTool,
     MessageToolChoice,
+    is_run_by_client,
     to_messages,
 )
 from swiftlmd.http.parts import PARTS, Parts
@@ -103,15 +104,13 @@ def _set_thinking(body: MessagesRequest, request: m.GenerateRequest, chat: m.Cha
 
 def _tools(tools: list[MessageTool] | None) -> list[m.Tool]:
     """The client's own tools; those that Anthropic would run itself do not exist here."""
-    return checked(
-        [
-            make_tool(
-                tool.name, tool.description, tool.input_schema, tool.strict, f"tools.{number}"
-            )
-            for number, tool in enumerate(tools or ())
-            if tool.type in (None, "custom")
-        ]
-    )
+    listed = []
+    for number, tool in enumerate(tools or ()):
+        param = f"tools.{number}"
+        if is_run_by_client(tool, param):
+            schema = tool.input_schema
+            listed.append(make_tool(tool.name, tool.description, schema, tool.strict, param))
+    return checked(listed)
 
 
 def _choose(choice: MessageToolChoice | None, chat: m.Chat) -> None:

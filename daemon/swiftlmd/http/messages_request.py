@@ -24,6 +24,11 @@ _FOREIGN_BLOCKS = frozenset(
     {"redacted_thinking", "server_tool_use", "web_search_tool_result", "web_fetch_tool_result"}
     | {"code_execution_tool_result", "container_upload", "compaction"}
 )
+# Anthropic's names, without their dates, for tools that the client runs.
+_SCHEMALESS = ("bash_", "text_editor_", "computer_", "memory_")
+
+# How a result begins that says by itself that the tool failed; Claude Code's do.
+_SAYS_ERROR = ("error", "<tool_use_error>")
 
 
 class Source(Body):
@@ -43,6 +48,7 @@ class Block(Body):
     input: dict[str, Any] | None = None  # Any: a tool's arguments
     tool_use_id: str | None = None
     content: str | list[Block] | None = None
+    is_error: bool | None = None
 
 
 class Turn(Body):
@@ -56,6 +62,21 @@ class MessageTool(Body):
     description: str | None = None
     input_schema: dict[str, Any] | None = None  # Any: a JSON schema
     strict: bool | None = None
+
+
+def is_run_by_client(tool: MessageTool, param: str) -> bool:
+    """Raises 400 for a tool of the client whose schema is known to Anthropic's models only."""
+    if tool.type in (None, "custom"):
+        return True
+    if not tool.type.startswith(_SCHEMALESS):
+        return False
+    if tool.input_schema is None:
+        raise unsupported(
+            f"{param}.type: {tool.type[:64]!r} stands for a schema that only Anthropic's models "
+            "know; send the tool with an input_schema",
+            f"{param}.type",
+        )
+    return True
 
 
 class MessageToolChoice(Body):
@@ -150,6 +171,8 @@ async def _user(role: str, blocks: list[Block], param: str, images: ImageBudget)
         where = f"{param}.{number}"
         if block.type == "tool_result":
             parts = await _result_parts(block.content, where, images)
+            if block.is_error:
+                parts = _failed(parts)
             result = m.Message(role="tool", parts=parts, tool_call_id=block.tool_use_id or "")
             messages.append(result)
         elif block.type not in _FOREIGN_BLOCKS:
@@ -170,6 +193,13 @@ async def _result_parts(
             continue
         parts += await _parts(block, f"{param}.content.{number}", images)
     return parts
+
+
+def _failed(parts: list[m.Part]) -> list[m.Part]:
+    """Says so in words: no chat template has a field for it."""
+    if parts and parts[0].text is not None and parts[0].text.lower().startswith(_SAYS_ERROR):
+        return parts
+    return [m.Part(text="Error: "), *parts]
 
 
 async def _parts(block: Block, param: str, images: ImageBudget) -> list[m.Part]:
