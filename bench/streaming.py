@@ -1,6 +1,6 @@
-"""Streaming: reads of real records, the cost of a layer, SwiftLM's four cells, and a large model.
+"""Streaming: SwiftLM's four cells, prefill, reads of real records, a layer's cost, a large model.
 
-    make bench-stream                      about six minutes, 2.4 GB in a temporary folder
+    make bench-stream                      about seven minutes, 2.7 GB in a temporary folder
     python -m bench.streaming --full       and a checkpoint of 17 GB under a limit of 6 GB
 
 The large checkpoint has the shapes of Qwen3-30B-A3B with random weights; its router asks for
@@ -21,6 +21,7 @@ import mlx.core as mx
 from tiny_models import make_model  # `tests` is on the path of `make bench-stream`
 
 from bench.gpu_streaming import BASE, write_checkpoint
+from bench.stream_prefill import prefill
 from bench.stream_reads import reads
 from bench.stream_served import cells, large
 
@@ -29,6 +30,12 @@ FULL_FREE_BYTES = 40 * 10**9
 TINY = {
     "hidden_size": 512, "num_hidden_layers": 4, "head_dim": 128, "num_experts": 32,
     "num_experts_per_tok": 4, "moe_intermediate_size": 512, "max_position_embeddings": 8192,
+}  # fmt: skip
+
+# A prompt wants nearly all of its experts and computes little: what a large mixture is to a GPU.
+MANY_EXPERTS = TINY | {
+    "hidden_size": 256, "num_hidden_layers": 3, "num_experts": 128, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 256,
 }  # fmt: skip
 
 
@@ -47,8 +54,10 @@ def main() -> None:
 
 
 def _run(root: Path, full: bool, tokens: int) -> None:
-    tiny = _once(root / "tiny", _write_tiny)
+    tiny = _once(root / "tiny", lambda folder: _write_tiny(folder, TINY))
     print(cells(tiny), flush=True)
+    many = _once(root / "many-experts", lambda folder: _write_tiny(folder, MANY_EXPERTS))
+    print(prefill(many, MANY_EXPERTS["num_experts"]), flush=True)
     print(reads(_checkpoint(root, LAYERS, tiny)), flush=True)
     overhead = [sys.executable, "-m", "bench.streaming_overhead", str(tiny)]
     subprocess.run(overhead, check=True)  # a process of its own: it loads three models
@@ -58,9 +67,9 @@ def _run(root: Path, full: bool, tokens: int) -> None:
         print(large(_checkpoint(root, FULL_LAYERS, tiny), tokens=tokens))
 
 
-def _write_tiny(folder: Path) -> None:
+def _write_tiny(folder: Path, config: dict[str, int]) -> None:
     """Its logits are small: large random ones would fail the self-test of compressed KV."""
-    file = make_model("qwen3_moe", folder, **TINY) / "model.safetensors"
+    file = make_model("qwen3_moe", folder, **config) / "model.safetensors"
     weights = mx.load(str(file))
     weights["lm_head.weight"] = 0.1 * weights["lm_head.weight"]
     mx.eval(weights)
