@@ -81,7 +81,7 @@ def serve() -> int:
 
 
 async def answer(socket: Path) -> None:
-    from fake_admin import READY, FakeAdmin, said
+    from fake_admin import READY, FakeAdmin, FakeFits, said
     from grpclib.server import Server
 
     from swiftlm_proto import messages as m
@@ -99,7 +99,7 @@ async def answer(socket: Path) -> None:
         yield admin.events[0]
 
     admin.pull = pull
-    server = Server([admin])
+    server = Server([admin, FakeFits()])
     await server.start(path=str(socket))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.close)
     await server.wait_closed()
