@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import hashlib
 import json
 import struct
+import threading
 
 import pytest
 from scripted_backend import (
@@ -19,6 +21,7 @@ from scripted_backend import (
 )
 
 from swiftlm_proto import messages as m
+from swiftlmd.http import schema
 from swiftlmd.http.options import HttpOptions
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -198,6 +201,40 @@ async def test_a_compressed_body_that_is_none_is_a_400(http, server):
     ) as reply:
         assert reply.status == 400
         assert (await reply.json())["error"]["code"] == "invalid_encoding"
+
+
+async def test_a_compressed_body_is_read_and_a_bomb_is_a_413(http):
+    options = HttpOptions(port=0, max_body_bytes=100_000)
+    packed = gzip.compress(json.dumps(CHAT).encode())
+    bomb = gzip.compress(bytes(8 << 20))
+    async with serve(ScriptedBackend(), options) as server:
+        for encoding, data, status in (
+            ("gzip", packed, 200),
+            ("gzip", bomb, 413),
+            ("zstd", packed, 415),
+        ):
+            headers = {"Content-Encoding": encoding}
+            url = server.url + "/v1/chat/completions"
+            async with http.post(url, data=data, headers=headers) as reply:
+                assert reply.status == status
+
+
+async def test_a_large_body_is_parsed_beside_the_event_loop(http, server, monkeypatch):
+    threads = []
+
+    real = schema.parse
+
+    def parse(*arguments):
+        threads.append(threading.current_thread())
+        return real(*arguments)
+
+    monkeypatch.setattr(schema, "parse", parse)
+    for text in ("hi", "hi " * 500_000):
+        body = {"messages": [{"role": "user", "content": text}]}
+        async with http.post(server.url + "/v1/chat/completions", json=body) as reply:
+            assert reply.status == 200
+    small, large = threads
+    assert small is threading.main_thread() is not large
 
 
 async def test_bytes_that_are_no_request_stay_out_of_the_log(server, caplog):

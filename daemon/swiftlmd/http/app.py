@@ -126,6 +126,7 @@ def make_runner(app: web.Application) -> web.AppRunner:
         app,
         handler_cancellation=True,
         access_log=None,  # ours has the model and the tokens
+        auto_decompress=False,  # it would unpack on the loop, also what nobody reads any more
         logger=_WireLog(logging.getLogger("aiohttp.server")),
         keepalive_timeout=options.keepalive_timeout_s,
         max_line_size=8190,

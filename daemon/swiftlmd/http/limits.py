@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ from aiohttp import web
 
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http.options import HttpOptions
+from swiftlmd.http.unpacking import TooLarge, is_unreadable, unpack
 
 MIB = 1 << 20
 
@@ -42,10 +44,11 @@ async def read_body(request: web.Request, options: HttpOptions) -> bytes:
         raise _too_large(options)
     try:
         async with asyncio.timeout(options.body_timeout_s):
-            return await request.read()
-    except web.HTTPRequestEntityTooLarge:
+            raw = await request.read()
+        return await _unpacked(raw, request, options)
+    except (web.HTTPRequestEntityTooLarge, TooLarge):
         raise _too_large(options) from None
-    except web.RequestPayloadError:
+    except (web.RequestPayloadError, zlib.error):
         raise ServiceError(
             Kind.INVALID,
             "the body is not encoded as its headers say",
@@ -58,6 +61,20 @@ async def read_body(request: web.Request, options: HttpOptions) -> bytes:
             code="body_timeout",
             status=408,
         ) from None
+
+
+async def _unpacked(raw: bytes, request: web.Request, options: HttpOptions) -> bytes:
+    encoding = request.headers.get("Content-Encoding", "").strip().lower()
+    if not encoding:
+        return raw
+    if is_unreadable(encoding):
+        raise ServiceError(
+            Kind.INVALID,
+            f"bodies packed by {encoding} are not read; send gzip, deflate or none",
+            code="unsupported_encoding",
+            status=415,
+        )
+    return await asyncio.to_thread(unpack, raw, encoding, options.max_body_bytes)
 
 
 def _too_large(options: HttpOptions) -> ServiceError:

@@ -6,6 +6,7 @@ log; one that we must not ignore is refused by name.
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import logging
 import re
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 
 MAX_NAMED_FIELDS = 256
 MAX_COUNT = 2**31 - 1  # what the wire's integers hold with certainty
+
+# What a larger body takes to parse, every other request would wait on the event loop.
+_LARGE_BYTES = 1 << 20
 
 _EMPTY: tuple[object, ...] = (None, False, 0, "", [], {})
 
@@ -70,7 +74,11 @@ class BodyReader:
 
     async def read(self, request: web.Request, model: type[AnyBody]) -> AnyBody:
         """The body as `model`; raises 400 that names the field at fault."""
-        body = parse(model, await read_body(request, self._options))
+        raw = await read_body(request, self._options)
+        if len(raw) > _LARGE_BYTES:
+            body = await asyncio.to_thread(parse, model, raw)
+        else:
+            body = parse(model, raw)
         self._name_unknown(body, request.path)
         return body
 
@@ -103,18 +111,35 @@ def parse_nested(model: type[AnyBody], value: object, where: str) -> AnyBody:
         raise _explain(error, f"{where}.") from None
 
 
-# Every escape of a JSON string; group 1 is half of a surrogate pair without its other half.
-_ESCAPES = re.compile(
-    rb"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"
-    rb"|(u[dD][89a-fA-F][\da-fA-F]{2})|.)",
-    re.DOTALL,
-)
+# Half of a surrogate pair; group 1 tells which.
+_HALF = re.compile(rb"\\u[dD]([89a-fA-F])[\da-fA-F]{2}")
+_HALF_BYTES = 6
+_UNKNOWN = rb"\ufffd"  # as long
 
 
 def _with_whole_characters(raw: bytes) -> bytes:
     """Halves of characters replaced: agents cut a tool's output inside an emoji, and send that
     history again with every later request."""
-    return _ESCAPES.sub(lambda found: rb"\ufffd" if found[1] else found[0], raw)
+    mended = bytearray(raw)
+    first = -2 * _HALF_BYTES  # where the last first half began
+    for found in _HALF.finditer(raw):
+        start, end = found.span()
+        if _is_escaped(raw, start):
+            continue
+        if found[1] not in b"89abAB" and first == start - _HALF_BYTES:
+            mended[first:start] = raw[first:start]  # it has its other half
+            continue
+        mended[start:end] = _UNKNOWN
+        if found[1] in b"89abAB":
+            first = start
+    return bytes(mended)
+
+
+def _is_escaped(raw: bytes, at: int) -> bool:
+    before = at
+    while before and raw[before - 1] == ord("\\"):
+        before -= 1
+    return (at - before) % 2 == 1
 
 
 def _refuse(body: Body) -> None:
