@@ -32,9 +32,8 @@ from swiftlm_engine.brain.sequence import FinishReason, Phase, Sequence
 
 # Prompts (or what a prefix hit left of them) up to this length go through the model together.
 SHORT_TOKENS = 64
-# Of a long prompt in the first pass of all: what that takes is not known, and a slow machine must
-# not take ten seconds to tell.
-FIRST_TOKENS = 128
+# A guess for the first pass of all: low, since a slow machine must not take ten seconds to tell.
+FIRST_TOKENS_S = 512.0
 # Slices in a pass of a prompt that is alone: only a newcomer or its own abort would wait for it.
 LONE_SLICES = 2
 # What such a pass may be larger, as a share, if nothing is left of the prompt then.
@@ -118,7 +117,7 @@ class Scheduler:
         tokens a prefix hit spares it; None while that is not known yet: it is asked again in
         the next step."""
         self.limits = limits
-        self.pass_cost = PassCost(FIRST_TOKENS / limits.slice_s)
+        self.pass_cost = PassCost(FIRST_TOKENS_S)
         self._step_s = Rate(initial=60.0)  # decode steps per second, of whatever width
         self._clock = clock
         self._gate: Gate = gate if gate is not None else OpenGate()
