@@ -22,7 +22,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from swiftlm_engine.brain.gate import Gate, OpenGate
@@ -331,12 +331,9 @@ class Scheduler:
         return max(self.pass_cost.seconds(tokens), 1 / self._step_s.tokens_per_s)
 
     def _observe(self, chunks: tuple[Chunk, ...], seconds: tuple[float, ...]) -> None:
-        """Short ones that may have shared a pass tell little of what one costs."""
-        shared = sum(chunk.is_short for chunk in chunks) > 1
         usual = self._usual_chunk()
-        for chunk, chunk_s in zip(chunks, seconds, strict=True):
-            if not (chunk.is_short and shared) or not self.pass_cost.is_measured:
-                self.pass_cost.observe(chunk.count, chunk_s, usual=usual, depth=chunk.start)
+        for tokens, pass_s, depth in _passes(chunks, seconds):
+            self.pass_cost.observe(tokens, pass_s, usual=usual, depth=depth)
 
     def _usual_chunk(self) -> int:
         return self.pass_cost.chunk(self.limits.slice_s, self.limits.prefill_chunk)
@@ -389,6 +386,22 @@ class Scheduler:
 def lone_slice_s(slice_s: float, cost: PassCost) -> float:
     """How long a pass of a prompt that is alone may take."""
     return LONE_SLICES * max(slice_s, 2 * cost.fixed_s)
+
+
+def _passes(
+    chunks: tuple[Chunk, ...], seconds: tuple[float, ...]
+) -> Iterator[tuple[int, float, int]]:
+    """Tokens, seconds and depth of each pass. Short chunks that shared one took the same time, an
+    equal part of it."""
+    shared: dict[float, list[Chunk]] = {}
+    for chunk, chunk_s in zip(chunks, seconds, strict=True):
+        if chunk.is_short:
+            shared.setdefault(chunk_s, []).append(chunk)
+        else:
+            yield chunk.count, chunk_s, chunk.start
+    for chunk_s, together in shared.items():
+        tokens = sum(chunk.count for chunk in together)
+        yield tokens, chunk_s * len(together), max(chunk.start for chunk in together)
 
 
 def _will_share(chunk: Chunk, sequence: Sequence) -> bool:
