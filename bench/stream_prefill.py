@@ -14,15 +14,16 @@ from pathlib import Path
 
 from engine_harness import EngineHarness  # `tests` is on the path of `make bench-stream`
 
-from bench.stream_reads import drop
+from bench.gpu_streaming import drop
 from bench.table import Figure, Report, ratio
-from swiftlm_engine.brain.scheduler import StepPlan, StepResult
+from swiftlm_engine.brain.step import StepPlan, StepResult
 from swiftlm_engine.generation import GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 
 TOKENS, ANSWER, PROMPTS = 2000, 4, 3
 CONTEXT, VOCAB = 4096, 256
 BLOCK = 2**24
+_GREEDY = SamplingSettings(temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +88,14 @@ def _ways(num_experts: int) -> Iterator[Way]:
 
 
 def _run(folder: Path, way: Way) -> Iterator[Prefilled]:
-    files = sorted(folder.glob("*.safetensors"))
     chance = random.Random(1)
     with EngineHarness(folder, context=CONTEXT, kv="fp16", **way.options) as engine:
         chunks = _noted_chunks(engine)
         for number in range(PROMPTS):
-            for file in files:
-                if way.cold:
-                    drop([(file, 0, file.stat().st_size)])
-                else:
-                    _read(file)
+            if way.cold:
+                drop(folder)
+            else:
+                _read(folder)
             ids = tuple(chance.randrange(VOCAB) for _ in range(TOKENS))
             before = engine.mlx.call(lambda: _bytes_read(engine)).result(60)
             job = GenerateJob(f"p{number}", ids, _GREEDY, max_tokens=ANSWER, ignore_eos=True)
@@ -110,9 +109,6 @@ def _run(folder: Path, way: Way) -> Iterator[Prefilled]:
                 chunks[-1][1] - before,
             )
             chunks.clear()
-
-
-_GREEDY = SamplingSettings(temperature=0.0)
 
 
 def _noted_chunks(engine: EngineHarness) -> list[tuple[int, int]]:
@@ -136,7 +132,8 @@ def _bytes_read(engine: EngineHarness) -> int:
     return int(streaming.to_json()["bytes"])
 
 
-def _read(file: Path) -> None:
-    with file.open("rb") as source:
-        while source.read(BLOCK):
-            pass
+def _read(folder: Path) -> None:
+    for file in folder.glob("*.safetensors"):
+        with file.open("rb") as source:
+            while source.read(BLOCK):
+                pass

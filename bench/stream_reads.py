@@ -91,7 +91,7 @@ def _cold(layers: _Layers, record: int, rounds: int) -> tuple[Figure, dict[int, 
                 speed = _raw_speed(jobs[0].source.path, record, threads, chance)
                 raw[threads].append(speed)
                 continue
-            drop((job.source.path, job.source.offset, job.source.num_bytes) for job in jobs)
+            _drop((job.source.path, job.source.offset, job.source.num_bytes) for job in jobs)
             ours.append(_speed(layer, jobs))
     return _figure(ours), {threads: _figure(speeds) for threads, speeds in raw.items()}
 
@@ -107,7 +107,7 @@ def _raw_speed(path: Path, record: int, threads: int, chance: random.Random) -> 
     """Whole records at places of one file, each into a buffer that is in memory."""
     last = path.stat().st_size // record - 1
     places = [number * record for number in chance.sample(range(last), max(MISSES, threads))]
-    drop((path, place, record) for place in places)
+    _drop((path, place, record) for place in places)
     buffers = [bytearray(record) for _ in places]
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -120,7 +120,7 @@ def _raw_speed(path: Path, record: int, threads: int, chance: random.Random) -> 
         os.close(fd)
 
 
-def drop(ranges: Iterable[tuple[Path, int, int]]) -> None:
+def _drop(ranges: Iterable[tuple[Path, int, int]]) -> None:
     for path, offset, size in ranges:
         fd = os.open(path, os.O_RDONLY)
         os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from swiftlm_engine.brain.rates import Speed
-from swiftlm_engine.brain.scheduler import QueueFull, Scheduler, StepPlan, StepResult
+from swiftlm_engine.brain.scheduler import QueueFull, Scheduler
 from swiftlm_engine.brain.sequence import FinishReason, Sequence
+from swiftlm_engine.brain.step import StepPlan, StepResult
 from swiftlm_engine.choice import Choice
 from swiftlm_engine.decode_batch import RowToken
 from swiftlm_engine.generation import (
@@ -148,11 +149,11 @@ class Engine:
         decode_s = time.perf_counter() - started
         if plan.chunks:  # they may take a whole slice
             self._outbox.flush()
-        chunk_s = self.runner.prefill(plan.chunks)
+        passes = self.runner.prefill(plan.chunks)
         for chunk in plan.chunks:
             self._prefilled.count(chunk.count, self._clock())
             self._report_progress(chunk.sequence, chunk.count)
-        return StepResult(chunk_s, tokens, decode_s, tuple(finished))
+        return StepResult(passes, tokens, decode_s, tuple(finished))
 
     def _start_decoding(self, plan: StepPlan) -> list[Sequence]:
         """Returns those whose clients have heard nothing yet."""

@@ -17,8 +17,8 @@ from mlx_lm.models.cache import KVCache
 
 from swiftlm_engine.brain.checkpoints import is_kept_on_the_way
 from swiftlm_engine.brain.prefix_index import Kind
-from swiftlm_engine.brain.scheduler import Chunk
 from swiftlm_engine.brain.sequence import Sequence
+from swiftlm_engine.brain.step import Chunk, PrefillPass
 from swiftlm_engine.cluster.peers import ALONE, Peers
 from swiftlm_engine.decode_batch import DecodeBatch, Row, RowToken
 from swiftlm_engine.prefix.cache import Match, Miss, PrefixCache, Search
@@ -152,20 +152,19 @@ class Runner:
         self.notes[sequence.key] = f"miss: {reason}"
         return 0
 
-    def prefill(self, chunks: Sequence_[Chunk]) -> tuple[float, ...]:
-        """Evaluates prompt tokens, short ends of prompts in one pass; the seconds of each chunk."""
+    def prefill(self, chunks: Sequence_[Chunk]) -> tuple[PrefillPass, ...]:
+        """Evaluates prompt tokens, short ends of prompts in one pass."""
         if chunks and self._speculator is not None:
             self._speculator.interrupt()
-        together = [chunk for chunk in chunks if self._can_share_a_pass(chunk)]
-        seconds: dict[Chunk, float] = {}
-        if len(together) > 1:
-            shared_s = self._prefill_together(together) / len(together)
-            seconds = dict.fromkeys(together, shared_s)
+        together = tuple(chunk for chunk in chunks if self._can_share_a_pass(chunk))
+        if len(together) < 2:
+            together = ()
+        passes = [PrefillPass(together, self._prefill_together(together))] if together else []
         for chunk in chunks:
-            if chunk not in seconds:
-                seconds[chunk] = self._prefill_alone(chunk)
+            if chunk not in together:
+                passes.append(PrefillPass((chunk,), self._prefill_alone(chunk)))
             self._checkpoint(chunk)
-        return tuple(seconds[chunk] for chunk in chunks)
+        return tuple(passes)
 
     def _can_share_a_pass(self, chunk: Chunk) -> bool:
         """Plain KV of a short history: joining and parting copy it."""

@@ -22,16 +22,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from swiftlm_engine.brain.gate import Gate, OpenGate
 from swiftlm_engine.brain.pass_cost import CHUNK_GRAIN, PassCost
 from swiftlm_engine.brain.rates import Rate
 from swiftlm_engine.brain.sequence import FinishReason, Phase, Sequence
+from swiftlm_engine.brain.step import SHORT_TOKENS, Chunk, StepPlan, StepResult
 
-# Prompts (or what a prefix hit left of them) up to this length go through the model together.
-SHORT_TOKENS = 64
 # A guess for the first pass of all: low, since a slow machine must not take ten seconds to tell.
 FIRST_TOKENS_S = 512.0
 # Slices in a pass of a prompt that is alone: only a newcomer or its own abort would wait for it.
@@ -64,42 +63,6 @@ class Limits:
     ageing: float = 0.5
     reserve_tokens: int = 1024
     lookahead_tokens: int = 2  # one token is pending on the device, one is dispatched
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Prefill tokens `start .. start + count` of one sequence."""
-
-    sequence: Sequence
-    start: int
-    count: int
-
-    @property
-    def is_short(self) -> bool:
-        """A short end of a prompt: nothing of the prompt is left after it."""
-        whole = self.start + self.count == self.sequence.num_prefill
-        return whole and self.count <= SHORT_TOKENS
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """What one step does, in this order: drop `gone`, take the caches of `preempted`, decode
-    `decode`, prefill `chunks` (of different sequences)."""
-
-    gone: tuple[Sequence, ...] = ()
-    preempted: tuple[Sequence, ...] = ()
-    decode: tuple[Sequence, ...] = ()
-    chunks: tuple[Chunk, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What happened: the seconds of each chunk, and who finished in decode."""
-
-    chunk_s: tuple[float, ...] = ()
-    decode_tokens: int = 0
-    decode_s: float = 0.0
-    finished: tuple[tuple[Sequence, FinishReason], ...] = ()
 
 
 class Scheduler:
@@ -167,10 +130,12 @@ class Scheduler:
         for sequence, reason in result.finished:
             sequence.finish(reason)
             self._release(sequence)
-        self._observe(plan.chunks, result.chunk_s)
-        for chunk, seconds in zip(plan.chunks, result.chunk_s, strict=True):
-            if chunk.sequence.phase is Phase.PREFILLING:
-                self._advance(chunk.sequence, chunk.count, seconds)
+        usual = self._usual_chunk()
+        for done in result.passes:
+            self.pass_cost.observe(done.tokens, done.seconds, usual=usual, depth=done.depth)
+            for chunk in done.chunks:
+                if chunk.sequence.phase is Phase.PREFILLING:
+                    self._advance(chunk.sequence, chunk.count, done.chunk_s)
 
     def fail_running(self) -> tuple[Sequence, ...]:
         """Ends everything that holds KV (a step broke); returns it."""
@@ -330,11 +295,6 @@ class Scheduler:
         """A pass reads every weight, however few its tokens: never less than a decode step."""
         return max(self.pass_cost.seconds(tokens), 1 / self._step_s.tokens_per_s)
 
-    def _observe(self, chunks: tuple[Chunk, ...], seconds: tuple[float, ...]) -> None:
-        usual = self._usual_chunk()
-        for tokens, pass_s, depth in _passes(chunks, seconds):
-            self.pass_cost.observe(tokens, pass_s, usual=usual, depth=depth)
-
     def _usual_chunk(self) -> int:
         return self.pass_cost.chunk(self.limits.slice_s, self.limits.prefill_chunk)
 
@@ -386,22 +346,6 @@ class Scheduler:
 def lone_slice_s(slice_s: float, cost: PassCost) -> float:
     """How long a pass of a prompt that is alone may take."""
     return LONE_SLICES * max(slice_s, 2 * cost.fixed_s)
-
-
-def _passes(
-    chunks: tuple[Chunk, ...], seconds: tuple[float, ...]
-) -> Iterator[tuple[int, float, int]]:
-    """Tokens, seconds and depth of each pass. Short chunks that shared one took the same time, an
-    equal part of it."""
-    shared: dict[float, list[Chunk]] = {}
-    for chunk, chunk_s in zip(chunks, seconds, strict=True):
-        if chunk.is_short:
-            shared.setdefault(chunk_s, []).append(chunk)
-        else:
-            yield chunk.count, chunk_s, chunk.start
-    for chunk_s, together in shared.items():
-        tokens = sum(chunk.count for chunk in together)
-        yield tokens, chunk_s * len(together), max(chunk.start for chunk in together)
 
 
 def _will_share(chunk: Chunk, sequence: Sequence) -> bool:

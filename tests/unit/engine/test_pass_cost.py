@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from played_passes import alone
 
 from swiftlm_engine.brain.pass_cost import PassCost
 from swiftlm_engine.brain.rates import Rate
-from swiftlm_engine.brain.scheduler import SHORT_TOKENS, Chunk, Limits, Scheduler, StepResult
+from swiftlm_engine.brain.scheduler import Limits, Scheduler
 from swiftlm_engine.brain.sequence import FinishReason, Sequence
+from swiftlm_engine.brain.step import SHORT_TOKENS, Chunk, StepResult
 
 Cost = Callable[[int, int], float]  # seconds of a pass by tokens and depth
 
@@ -70,7 +72,9 @@ class Served:
         seconds = tuple(self._cost(chunk.count, chunk.start) for chunk in plan.chunks)
         self.now += 0.02 + sum(seconds)
         ended = tuple((r, FinishReason.LENGTH) for r in plan.decode if r.request_id != "reader")
-        self.scheduler.apply(plan, StepResult(seconds, len(plan.decode), 0.02, ended))
+        self.scheduler.apply(
+            plan, StepResult(alone(plan.chunks, seconds), len(plan.decode), 0.02, ended)
+        )
         return plan.chunks, seconds
 
 

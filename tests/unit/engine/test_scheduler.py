@@ -5,16 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from played_passes import alone
 
 from swiftlm_engine.brain.gate import BudgetGate
-from swiftlm_engine.brain.scheduler import (
-    Limits,
-    QueueFull,
-    Scheduler,
-    StepPlan,
-    StepResult,
-)
+from swiftlm_engine.brain.scheduler import Limits, QueueFull, Scheduler
 from swiftlm_engine.brain.sequence import FinishReason, Phase, Sequence
+from swiftlm_engine.brain.step import StepPlan, StepResult
 
 
 class Clock:
@@ -54,7 +50,8 @@ class Machine:
         self.clock.now += 0.01
         seconds = tuple(chunk.count / self.rate for chunk in plan.chunks)
         self.clock.now += sum(seconds)
-        self.scheduler.apply(plan, StepResult(seconds, len(plan.decode), 0.01, tuple(ended)))
+        passes = alone(plan.chunks, seconds)
+        self.scheduler.apply(plan, StepResult(passes, len(plan.decode), 0.01, tuple(ended)))
         for row, _ in ended:
             self._count(row)
         self.scheduler.check_integrity()
@@ -173,7 +170,7 @@ def test_a_slow_machine_gives_prompts_the_time_of_two_decode_steps():
     for _ in range(4):
         plan = scheduler.plan()
         seconds = tuple(chunk.count / 50 for chunk in plan.chunks)
-        scheduler.apply(plan, StepResult(seconds, len(plan.decode), 1.0))
+        scheduler.apply(plan, StepResult(alone(plan.chunks, seconds), len(plan.decode), 1.0))
     scheduler.add([sequence("long", 1000)])
     [chunk] = scheduler.plan().chunks
     assert 64 <= chunk.count <= 2 * 50

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from played_passes import alone
 
-from swiftlm_engine.brain.scheduler import Limits, Scheduler, StepResult
+from swiftlm_engine.brain.scheduler import Limits, Scheduler
 from swiftlm_engine.brain.sequence import Sequence
+from swiftlm_engine.brain.step import StepResult
 
 
 class Ids(list[int]):
@@ -70,7 +72,7 @@ def test_steps_copy_little_of_the_long_prompts_that_wait(alike):
     while (plan := scheduler.plan()).chunks:
         seconds = tuple(chunk.count / 2000 for chunk in plan.chunks)
         now += sum(seconds)
-        scheduler.apply(plan, StepResult(seconds))
+        scheduler.apply(plan, StepResult(alone(plan.chunks, seconds)))
         steps += 1
     assert steps > 10
     copied = sum(ids.copied for ids in prompts)
