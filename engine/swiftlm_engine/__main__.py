@@ -40,6 +40,10 @@ def main() -> None:
     )
     if arguments.parent:
         exit_with_parent(arguments.parent)
+    if arguments.join or arguments.group:
+        from swiftlm_engine.cluster.ring import launch_directly  # imports MLX
+
+        launch_directly()
     if arguments.join:
         _follow(arguments)
     code = asyncio.run(_serve(arguments.socket, arguments.group))
@@ -67,9 +71,6 @@ def _follow(arguments: argparse.Namespace) -> None:
     """Does not return: the process ends with its leader."""
     from swiftlm_engine.cluster.follower import Invitation, follow  # imports MLX
     from swiftlm_engine.cluster.link import LinkLost
-    from swiftlm_engine.cluster.ring import launch_directly
-
-    launch_directly()
 
     def end(reason: str) -> NoReturn:
         logging.warning("rank %d ends: %s", arguments.rank, reason)
@@ -88,7 +89,6 @@ def _follow(arguments: argparse.Namespace) -> None:
 
 async def _serve(path: str, group_file: Path | None) -> EngineExit:
     from swiftlm_engine.cluster.group import GroupRefused, read_group
-    from swiftlm_engine.cluster.ring import launch_directly
     from swiftlm_engine.server.service import EngineService  # imports MLX
 
     try:
@@ -96,8 +96,6 @@ async def _serve(path: str, group_file: Path | None) -> EngineExit:
     except GroupRefused as error:
         logging.error("%s", error)
         return EngineExit.LOOP_DIED
-    if group is not None:
-        launch_directly()
     service = EngineService(group)
     server = Server([service])
     listener = _bind(path)

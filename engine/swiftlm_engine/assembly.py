@@ -124,14 +124,7 @@ def _assemble(
     conversation = Conversation(text, images)
     outbox = Outbox(emit)
     runner = Runner(
-        weights.model,
-        kv.make,
-        prefix,
-        stream,
-        speculator,
-        peers,
-        images.reader,
-        before_wait=outbox.flush,
+        weights.model, kv.make, prefix, stream, speculator, peers, images.reader, outbox.flush
     )
     gate: Gate = BudgetGate(options.kv_budget_bytes) if options.kv_budget_bytes else OpenGate()
     scheduler = Scheduler(limits, time.monotonic, gate, runner.open, kv.price)

@@ -161,8 +161,7 @@ class DecodeBatch:
                 return self._read_first_tokens()
             logits = self._forward(self._inputs)
             if any(row.constraint is not None for row in self._rows):
-                self._before_wait()
-                mx.async_eval(logits)
+                self._compute(logits)
                 tokens = self._read()
                 self._advance_constraints(tokens)
                 self._dispatch(logits)
@@ -254,10 +253,13 @@ class DecodeBatch:
             if row.top_logprobs is not None:
                 row.logprobs = pending(logits[i : i + 1], sampled[i : i + 1], row.top_logprobs)
                 arrays += row.logprobs.arrays()
-        self._before_wait()
-        mx.async_eval(*arrays)
+        self._compute(*arrays)
         self._inputs = sampled
         self._known = sampled if self._greedy else None
+
+    def _compute(self, *arrays: mx.array) -> None:
+        self._before_wait()
+        mx.async_eval(*arrays)
 
     def _mask(self, logits: mx.array) -> mx.array:
         """Logits with what rows must not take at -inf: grammars, and ends before min_tokens."""
