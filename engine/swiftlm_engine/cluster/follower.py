@@ -27,6 +27,10 @@ from swiftlm_engine.turboquant.verdict import LayerVerdict, Verdict
 
 log = logging.getLogger(__name__)
 
+# Ranks run the same code: what fails here mostly fails at the leader, who can say what it was (a
+# family that cannot be split) unless this end comes first and is all that is reported.
+LEADER_SPEAKS_S = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
@@ -52,9 +56,13 @@ def follow(invitation: Invitation, version: str, end: Callable[[str], None]) -> 
     threading.Thread(target=_listen, args=(link, steps, end), daemon=True).start()
     threading.Thread(target=_beat, args=(link, lost_after_s / BEATS, end), daemon=True).start()
     mirror = _load(link, steps, invitation)
-    while True:
-        if answer := take_step(mirror, steps.get()):
-            link.send(answer)
+    try:
+        while True:
+            if answer := take_step(mirror, steps.get()):
+                link.send(answer)
+    except Exception:
+        time.sleep(LEADER_SPEAKS_S)
+        raise
 
 
 def _reach(leader: str) -> socket.socket:
