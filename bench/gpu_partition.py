@@ -27,7 +27,8 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.cache import make_prompt_cache
 
-from swiftlm_engine import partition, turboquant
+from swiftlm_engine import turboquant
+from swiftlm_engine.split import cpu_gpu
 
 LIMIT, LIMIT_COMPRESSED = 1e-3, 5e-2
 LLAMA = {
@@ -85,7 +86,7 @@ def equality() -> bool:
         whole = logits(build(config, weights), make_caches)
         for num in _splits(config["num_hidden_layers"]):
             model = build(config, weights)
-            partition.install(model, num, mx.new_stream(mx.cpu))
+            cpu_gpu.install(model, num, mx.new_stream(mx.cpu))
             error = _rms(logits(model, make_caches) - whole) / _rms(whole)
             equal = error <= (LIMIT_COMPRESSED if make_caches is _compressed else LIMIT)
             wrong |= not equal
@@ -103,7 +104,7 @@ def speed(config: dict[str, Any], num_tokens: int) -> None:
         model = build(config, weights)
         nn.quantize(model, group_size=64, bits=4)
         mx.eval(model.parameters())
-        partition.install(model, num, mx.new_stream(mx.cpu))
+        cpu_gpu.install(model, num, mx.new_stream(mx.cpu))
         logits(model, make_prompt_cache)  # moves weights and compiles kernels
         mx.reset_peak_memory()
         prefill, decode = _timed(model, num_tokens)

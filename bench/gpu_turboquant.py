@@ -27,8 +27,7 @@ from gpu_clock import Clock, Graph, Report, exact_zone, random_kv
 
 from swiftlm_engine.turboquant import attention
 from swiftlm_engine.turboquant.backend import Backend, PlainBackend, default_backend
-from swiftlm_engine.turboquant.batch import TurboBatchKVCache
-from swiftlm_engine.turboquant.cache import TurboKVCache
+from swiftlm_engine.turboquant.cache import TurboBatchKVCache, TurboKVCache
 from swiftlm_engine.turboquant.codec import codec
 from swiftlm_engine.turboquant.formats import K4V3, K8V3, SPEC, KVFormat
 from swiftlm_engine.turboquant.kernels.launch import KernelBackend, cuda_backend

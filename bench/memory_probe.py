@@ -15,23 +15,17 @@ from typing import Any
 
 import mlx.core as mx
 
-from swiftlm_engine.assembly import open_session
 from swiftlm_engine.brain.facts import ModelFacts, read_model
 from swiftlm_engine.brain.ledger import EntryKind
-from swiftlm_engine.brain.plan import (
-    Accelerator,
-    MachineLimits,
-    Plan,
-    PlanRequest,
-    make_plan,
-)
+from swiftlm_engine.brain.plan import Accelerator, MachineLimits, Plan, PlanRequest, make_plan
 from swiftlm_engine.brain.plan.scratch import prefill_scratch
-from swiftlm_engine.device import find_device
-from swiftlm_engine.footprint import footprint_bytes
-from swiftlm_engine.generation import Event, GenerateJob
-from swiftlm_engine.options import EngineOptions
+from swiftlm_engine.load.device import find_device
+from swiftlm_engine.load.options import EngineOptions
+from swiftlm_engine.messages import Event, GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
-from swiftlm_engine.session import Session
+from swiftlm_engine.server.memory import footprint_bytes
+from swiftlm_engine.session.open_session import open_session
+from swiftlm_engine.session.session import Session
 
 ANSWER = 16
 _WHOLE_CHUNKS = 3_600_000  # ms; a slow machine would cut chunks smaller than the plan prices

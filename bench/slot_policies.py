@@ -13,8 +13,8 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from bench.table import Report
-from swiftlm_engine.device import find_device
-from swiftlm_engine.loader import LoadedWeights, load_weights
+from swiftlm_engine.load.device import find_device
+from swiftlm_engine.load.weights import LoadedWeights, load_weights
 from swiftlm_engine.streaming.policy_choice import choose_policy
 from swiftlm_engine.streaming.report import StreamOptions
 from swiftlm_engine.streaming.slots import PolicyKind

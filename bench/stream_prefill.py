@@ -16,9 +16,9 @@ from engine_harness import EngineHarness  # `tests` is on the path of `make benc
 
 from bench.gpu_streaming import drop
 from bench.table import Figure, Report, ratio
-from swiftlm_engine.brain.step import StepPlan, StepResult
-from swiftlm_engine.generation import GenerateJob
+from swiftlm_engine.messages import GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
+from swiftlm_engine.schedule.step import StepPlan, StepResult
 
 TOKENS, ANSWER, PROMPTS = 2000, 4, 3
 CONTEXT, VOCAB = 4096, 256

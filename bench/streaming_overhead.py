@@ -17,8 +17,8 @@ from pathlib import Path
 import mlx.core as mx
 
 from bench.table import Report
-from swiftlm_engine.device import find_device
-from swiftlm_engine.loader import load_weights
+from swiftlm_engine.load.device import find_device
+from swiftlm_engine.load.weights import load_weights
 from swiftlm_engine.streaming.layer import StreamedExperts
 from swiftlm_engine.streaming.report import StreamOptions
 

@@ -8,11 +8,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from swiftlm_engine.assembly import open_session
-from swiftlm_engine.generation import Delta, Event, Finished, GenerateJob, Started
-from swiftlm_engine.mlx_thread import MlxThread
-from swiftlm_engine.options import EngineOptions
-from swiftlm_engine.session import Session
+from swiftlm_engine.load.options import EngineOptions
+from swiftlm_engine.messages import Delta, Event, Finished, GenerateJob, Started
+from swiftlm_engine.run.mlx_thread import MlxThread
+from swiftlm_engine.session.open_session import open_session
+from swiftlm_engine.session.session import Session
 
 
 @dataclass

@@ -13,17 +13,17 @@ from functools import cache
 from canitoolcall.fixtures import Fixture, load_families, load_fixtures
 
 from swiftlm_engine.text.answer_format import AnswerFormat
+from swiftlm_engine.text.chat import ToolSpec
 from swiftlm_engine.text.events import (
     ContentDelta,
-    FinishReason,
     ReasoningDelta,
     TextEvent,
+    TextFinish,
     ToolCallDelta,
     ToolCallStart,
 )
-from swiftlm_engine.text.marks import MARK, marked
-from swiftlm_engine.text.messages import ToolSpec
-from swiftlm_engine.text.output import OutputOptions, OutputParser
+from swiftlm_engine.text.markers import MARK, marked
+from swiftlm_engine.text.output_parser import OutputOptions, OutputParser
 
 # What a template of the family says; the format must be found from it or from the vocabulary.
 SIGN_OF_VARIANT = {
@@ -85,8 +85,8 @@ class Case:
     tools: tuple[ToolSpec, ...] = field(default=())
 
     @property
-    def finish(self) -> FinishReason:
-        return FinishReason.LENGTH if self.fixture.truncated else FinishReason.STOP
+    def finish(self) -> TextFinish:
+        return TextFinish.LENGTH if self.fixture.truncated else TextFinish.STOP
 
 
 class PieceTexts:
@@ -125,7 +125,7 @@ class Answer:
                     self.calls[index][2] += fragment
 
 
-def parse(case: Case, pieces: list[str], **options: object) -> tuple[Answer, FinishReason]:
+def parse(case: Case, pieces: list[str], **options: object) -> tuple[Answer, TextFinish]:
     wanted = OutputOptions(tools=case.tools, **options)
     parser = OutputParser(PieceTexts(pieces), wanted, case.answer_format, case.prompt_tail)
     answer = Answer()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swiftlm_engine.brain.step import Chunk, PrefillPass
+from swiftlm_engine.schedule.step import Chunk, PrefillPass
 
 
 def alone(chunks: Sequence[Chunk], seconds: Sequence[float]) -> tuple[PrefillPass, ...]:

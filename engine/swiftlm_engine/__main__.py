@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from grpclib.server import Server
 
-from swiftlm_engine.parent import exit_with_parent
+from swiftlm_engine.server.parent_watch import exit_with_parent
 from swiftlm_proto.exit_codes import EngineExit
 from swiftlm_proto.version import version
 

@@ -11,7 +11,7 @@ from engine_harness import EngineHarness
 from tiny_models import make_model
 
 from swiftlm_engine.brain.calibration import Record
-from swiftlm_engine.generation import GenerateJob
+from swiftlm_engine.messages import GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 from swiftlm_engine.server.calibration import Calibration
 from swiftlm_proto import messages as m

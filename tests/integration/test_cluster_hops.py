@@ -20,7 +20,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
-from swiftlm_engine.cluster import pipeline
+from swiftlm_engine.split import pipeline
 from swiftlm_engine.cluster.ring import join_ring
 
 folder, hop, told = Path(sys.argv[1]), getattr(pipeline, sys.argv[2]), json.loads(sys.argv[3])

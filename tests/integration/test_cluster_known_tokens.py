@@ -6,12 +6,12 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache
 
-from swiftlm_engine.brain.sequence import Sequence
-from swiftlm_engine.cluster.absent import absent
-from swiftlm_engine.cluster.peers import Alone
-from swiftlm_engine.decode_batch import DecodeBatch, Row
+from swiftlm_engine.ranks import SingleProcess
+from swiftlm_engine.run.decode_batch import DecodeBatch, Row
 from swiftlm_engine.sampling.row import RowSampling
 from swiftlm_engine.sampling.settings import SamplingSettings
+from swiftlm_engine.schedule.sequence import Sequence
+from swiftlm_engine.split.placeholder_cache import absent
 
 VOCABULARY = 64
 
@@ -25,7 +25,7 @@ def model(ids: mx.array, cache: object) -> mx.array:
     return (follow(ids)[..., None] == mx.arange(VOCABULARY)).astype(mx.float32) * 9
 
 
-class Follower(Alone):
+class Follower(SingleProcess):
     """Checks that it has drawn whatever it is expected to know; `known` says of each step if so."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ def follower() -> Follower:
 
 @pytest.fixture
 def batch(follower: Follower) -> DecodeBatch:
-    return DecodeBatch(model, mx.default_stream(mx.default_device()), peers=follower)
+    return DecodeBatch(model, mx.default_stream(mx.default_device()), ranks=follower)
 
 
 def add(batch: DecodeBatch, name: str, token: int, **sampling: float) -> Row:

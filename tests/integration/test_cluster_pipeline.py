@@ -14,11 +14,11 @@ from tiny_models import NAMES, make_model
 
 from swiftlm_engine.brain.facts import read_model
 from swiftlm_engine.brain.plan.share import Split
-from swiftlm_engine.cluster.absent import AbsentCache
-from swiftlm_engine.cluster.pipeline import install
-from swiftlm_engine.cluster.shares import choose_shares
-from swiftlm_engine.generation import EngineFault
-from swiftlm_engine.row_caches import RowCaches
+from swiftlm_engine.messages import EngineFault
+from swiftlm_engine.run.row_caches import RowCaches
+from swiftlm_engine.split.pipeline import install
+from swiftlm_engine.split.placeholder_cache import AbsentCache
+from swiftlm_engine.split.shares import choose_shares
 
 PROMPTS = ([*range(9, 59)], [*range(200, 270)])
 CHUNK = 40

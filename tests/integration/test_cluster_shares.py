@@ -15,12 +15,12 @@ from sharded_models import files, shard
 from tiny_models import make_model
 
 from swiftlm_engine.brain.facts import read_model
-from swiftlm_engine.brain.plan.held import files_of, held_layers, missing_files
+from swiftlm_engine.brain.plan.rank_files import files_of, held_layers, missing_files
 from swiftlm_engine.brain.plan.share import Share, Split
-from swiftlm_engine.cluster.shares import Place
-from swiftlm_engine.device import Device
-from swiftlm_engine.generation import EngineFault
-from swiftlm_engine.loader import load_weights
+from swiftlm_engine.load.device import Device
+from swiftlm_engine.load.weights import load_weights
+from swiftlm_engine.messages import EngineFault
+from swiftlm_engine.split.shares import Place
 from swiftlmd.cluster.fetching import Shares, Wish
 from swiftlmd.store import PullProgress
 from swiftlmd.store.errors import PullFailed

@@ -10,7 +10,7 @@ from ssh_host import ssh_to
 
 from swiftlm_engine.brain.facts import read_model
 from swiftlm_engine.brain.plan import MachineLimits
-from swiftlm_engine.cluster import reach
+from swiftlm_engine.cluster import transport
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import Paths, under
 from swiftlmd.cluster.checks import Examiner
@@ -82,7 +82,7 @@ def test_what_ssh_says_is_handed_on(
     assert "ended with code 255: ssh: Could not resolve hostname nowhere" in problem.reason
     assert problem.fix.startswith("`ssh nowhere` must log in and ask nothing")
     (tmp_path / "bin" / "banner").write_text("Welcome to this host\n")
-    monkeypatch.setattr(reach, "lend_command", lambda: ["true"])
+    monkeypatch.setattr(transport, "lend_command", lambda: ["true"])
     (problem,) = examiner.examine(STUDIO, {}).problems
     assert problem.kind is Kind.SILENT
     assert "prints" in problem.fix

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from swiftlm_engine.cluster import arrivals, hire
-from swiftlm_engine.cluster.arrivals import Door, gather
+from swiftlm_engine.cluster import remote_follower, rendezvous
 from swiftlm_engine.cluster.group import Group
 from swiftlm_engine.cluster.leader import Follower
 from swiftlm_engine.cluster.link import Link, LinkLost
-from swiftlm_engine.generation import EngineFault
+from swiftlm_engine.cluster.rendezvous import Door, gather
+from swiftlm_engine.messages import EngineFault
 from swiftlm_proto.version import version
 from swiftlmd.cluster.agent import Agent, Lent
 
@@ -127,7 +127,7 @@ def arrived(door: Door, listener: socket.socket, hello: dict[str, object]) -> di
 def test_a_silent_stranger_does_not_keep_a_rank_waiting(
     group: Group, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrivals, "GREETING_S", 3600)
+    monkeypatch.setattr(rendezvous, "GREETING_S", 3600)
     with socket.create_connection(listener.getsockname()):
         assert set(arrived(Door(group, SECRET, "1.0"), listener, HELLO)) == {1}
 
@@ -205,7 +205,7 @@ def test_a_host_whose_agent_does_not_answer_is_named_once(
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     listener.close()
     monkeypatch.setattr(sys, "argv", ["hire", address, str(secret_file), str(os.getppid())])
-    assert hire.main() == 1
+    assert remote_follower.main() == 1
     said = f"is not lent: its agent does not answer at {address}: Connection refused\n"
     assert capsys.readouterr().err == said
 

@@ -6,7 +6,7 @@ import pytest
 from engine_harness import EngineHarness
 from tiny_models import make_model
 
-from swiftlm_engine.generation import Delta, EndReason, GenerateJob
+from swiftlm_engine.messages import Delta, EndReason, GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 
 GREEDY = SamplingSettings(temperature=0)
@@ -63,8 +63,8 @@ def test_nothing_ends_an_answer_before_its_min_tokens_and_the_next_token_may(eng
 
 
 def test_a_prompt_is_stored_when_its_client_has_read_something(engine, monkeypatch):
-    prefix, outbox, order = engine.session.prefix, engine.session.engine._outbox, []
-    store, tell = prefix.store, outbox.tell
+    prefix, event_buffer, order = engine.session.prefix, engine.session.engine._event_buffer, []
+    store, tell = prefix.store, event_buffer.emit
 
     def storing(ids, *rest):
         order.append(("stored", len(ids)))
@@ -75,7 +75,7 @@ def test_a_prompt_is_stored_when_its_client_has_read_something(engine, monkeypat
         tell(events)
 
     monkeypatch.setattr(prefix, "store", storing)
-    monkeypatch.setattr(outbox, "tell", telling)
+    monkeypatch.setattr(event_buffer, "emit", telling)
     prompt = (*range(60, 90), 3)
     job = GenerateJob("r", prompt, GREEDY, max_tokens=5, ignore_eos=True, return_token_ids=True)
     engine.run(job)

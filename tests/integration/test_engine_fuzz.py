@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_models import make_model
 
-from swiftlm_engine.generation import (
+from swiftlm_engine.messages import (
     EndReason,
     EngineFault,
     GenerateJob,
@@ -21,7 +21,7 @@ from swiftlm_engine.generation import (
     ToolChoice,
 )
 from swiftlm_engine.sampling.settings import SamplingSettings
-from swiftlm_engine.text.messages import Chat, ImagePart, Message, TextPart, ToolCall, ToolSpec
+from swiftlm_engine.text.chat import Chat, ImagePart, Message, TextPart, ToolCall, ToolSpec
 
 NUM_BATCHES = 210
 BATCH = 10  # requests of one example: 2,100 in all for each model

@@ -8,8 +8,8 @@ from mlx_lm.generate import generate_step
 from mlx_lm.utils import load
 from tiny_models import make_model
 
-from swiftlm_engine.generation import GenerateJob
-from swiftlm_engine.runner import Runner
+from swiftlm_engine.messages import GenerateJob
+from swiftlm_engine.run.runner import Runner
 from swiftlm_engine.sampling.settings import SamplingSettings
 
 NUM_TOKENS = 24

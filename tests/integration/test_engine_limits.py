@@ -13,7 +13,7 @@ import pytest
 from engine_harness import EngineHarness
 from tiny_models import make_model
 
-from swiftlm_engine.generation import EndReason, EngineFault, FaultKind, GenerateJob
+from swiftlm_engine.messages import EndReason, EngineFault, FaultKind, GenerateJob
 from swiftlm_engine.server import tokens
 from swiftlm_engine.server.service import EngineService
 from swiftlm_proto import messages as m

@@ -10,7 +10,7 @@ import pytest
 from engine_harness import EngineHarness
 from tiny_models import make_model
 
-from swiftlm_engine.generation import EndReason, EngineFault, FaultKind, GenerateJob
+from swiftlm_engine.messages import EndReason, EngineFault, FaultKind, GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 
 SETTINGS = {

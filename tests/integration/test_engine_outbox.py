@@ -4,7 +4,7 @@ import pytest
 from engine_harness import EngineHarness
 from tiny_models import make_model
 
-from swiftlm_engine.generation import GenerateJob
+from swiftlm_engine.messages import GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 
 PROMPT = tuple(range(5, 45))
@@ -12,13 +12,17 @@ PROMPT = tuple(range(5, 45))
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
-    with EngineHarness(make_model("llama", tmp_path_factory.mktemp("outbox"))) as harness:
+    with EngineHarness(make_model("llama", tmp_path_factory.mktemp("event_buffer"))) as harness:
         yield harness
 
 
 def test_a_token_is_told_once_the_next_step_is_built_and_before_it_computes(engine, monkeypatch):
-    batch, outbox, order = engine.session.runner.batch, engine.session.engine._outbox, []
-    forward, send = batch._forward, outbox._send
+    batch, event_buffer, order = (
+        engine.session.runner.batch,
+        engine.session.engine._event_buffer,
+        [],
+    )
+    forward, send = batch._forward, event_buffer._send
 
     def built(inputs):
         order.append("step")
@@ -29,7 +33,7 @@ def test_a_token_is_told_once_the_next_step_is_built_and_before_it_computes(engi
         send(events)
 
     monkeypatch.setattr(batch, "_forward", built)
-    monkeypatch.setattr(outbox, "_send", sending)
+    monkeypatch.setattr(event_buffer, "_send", sending)
     job = GenerateJob("r", PROMPT, SamplingSettings(temperature=0), max_tokens=4, ignore_eos=True)
     (answer,) = engine.run(job)
     assert answer.finished.usage.completion_tokens == 4

@@ -11,7 +11,7 @@ import pytest
 from engine_harness import EngineHarness
 from tiny_models import make_model
 
-from swiftlm_engine.generation import (
+from swiftlm_engine.messages import (
     Delta,
     EndReason,
     EngineFault,
@@ -24,9 +24,9 @@ from swiftlm_engine.generation import (
     ToolChoice,
 )
 from swiftlm_engine.sampling.settings import SamplingSettings
-from swiftlm_engine.server import encode
-from swiftlm_engine.text.messages import Chat, Message, TextPart, ToolSpec
-from swiftlm_engine.text.output import OutputParser
+from swiftlm_engine.server import wire
+from swiftlm_engine.text.chat import Chat, Message, TextPart, ToolSpec
+from swiftlm_engine.text.output_parser import OutputParser
 from swiftlm_proto import messages as m
 
 GREEDY = SamplingSettings(temperature=0.0)
@@ -145,7 +145,7 @@ def test_a_text_that_cannot_be_ended_fails_its_request_and_no_other(engine, monk
 
 def test_half_a_character_in_a_call_is_sent_as_the_model_wrote_it():
     part = ToolCallPart(0, "call_1", "look", '{"at": "\ud83d"}')
-    message = encode.step_events([Event("r", 0, Delta(tool_calls=(part,)))])
+    message = wire.step_events([Event("r", 0, Delta(tool_calls=(part,)))])
     sent = m.StepEvents.parse(bytes(message)).events[0].delta.tool_calls[0]
     assert sent.arguments == '{"at": "\\ud83d"}'
 

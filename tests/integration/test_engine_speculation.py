@@ -6,7 +6,7 @@ import pytest
 from engine_harness import EngineHarness
 from tiny_models import make_model
 
-from swiftlm_engine.generation import EngineFault, FaultKind, GenerateJob
+from swiftlm_engine.messages import EngineFault, FaultKind, GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 from swiftlm_engine.speculation.ngram import NgramDrafter
 

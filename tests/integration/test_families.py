@@ -15,7 +15,7 @@ from tiny_models import NAMES, make_model
 from swiftlm_engine import turboquant
 from swiftlm_engine.brain.facts import read_model
 from swiftlm_engine.brain.plan.expert_families import streams_experts
-from swiftlm_engine.generation import EndReason, EngineFault, GenerateJob
+from swiftlm_engine.messages import EndReason, EngineFault, GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 from swiftlm_engine.turboquant import policy
 from swiftlm_engine.turboquant.self_test_text import SELF_TEST_TEXT

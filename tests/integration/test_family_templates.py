@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 from text_tokenizers import tokenizer
 
+from swiftlm_engine.text.chat import Chat, Message, TextPart, ToolCall, ToolSpec
 from swiftlm_engine.text.events import (
     ContentDelta,
-    FinishReason,
     ReasoningDelta,
+    TextFinish,
     ToolCallDelta,
     ToolCallStart,
 )
-from swiftlm_engine.text.messages import Chat, Message, TextPart, ToolCall, ToolSpec
 from swiftlm_engine.text.model_text import ModelText
-from swiftlm_engine.text.output import OutputOptions
+from swiftlm_engine.text.output_parser import OutputOptions
 
 pytestmark = pytest.mark.slow  # a package of 77 MB has the templates
 
@@ -113,7 +113,7 @@ def parsed(text: ModelText, prompt, token_ids) -> tuple[str, str, list[list[str]
     """Thoughts, answer, calls of the tokens after the prompt."""
     parser = text.output(OutputOptions(tools=(WEATHER,)), prompt)
     events = [event for token_id in token_ids for event in parser.push(token_id)]
-    events += parser.finish(FinishReason.STOP)
+    events += parser.finish(TextFinish.STOP)
     thought = answer = ""
     calls: list[list[str]] = []
     for event in events:

@@ -12,9 +12,10 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load
 from tiny_models import CONFIGS, make_model
 
-from swiftlm_engine import partition, turboquant
-from swiftlm_engine.generation import EngineFault, FaultKind, GenerateJob
+from swiftlm_engine import turboquant
+from swiftlm_engine.messages import EngineFault, FaultKind, GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
+from swiftlm_engine.split import cpu_gpu
 from swiftlm_engine.turboquant.backend import DeviceBackend, PlainBackend
 
 GREEDY = SamplingSettings(temperature=0.0)
@@ -65,7 +66,7 @@ def test_logits_are_equal_at_every_split_and_each_layer_runs_where_it_was_put(fo
     for gpu_layers in range(num_layers + 1):
         model = load(str(folder))[0]
         seen = watch(model)
-        partition.install(model, gpu_layers, there)
+        cpu_gpu.install(model, gpu_layers, there)
         split = logits(model)
         assert mx.allclose(split, whole, rtol=1e-4, atol=1e-4), gpu_layers
         wanted = {(i, here if i < gpu_layers else str(there)) for i in range(num_layers)}
@@ -102,7 +103,7 @@ def test_compressed_kv_gives_the_same_logits_when_split_alone_and_in_a_batch(tmp
     whole = compressed_logits(load(str(folder))[0])
     for gpu_layers in range(3):
         model = load(str(folder))[0]
-        partition.install(model, gpu_layers, mx.new_stream(mx.cpu))
+        cpu_gpu.install(model, gpu_layers, mx.new_stream(mx.cpu))
         assert mx.allclose(compressed_logits(model), whole, rtol=1e-4, atol=1e-4), gpu_layers
 
 

@@ -20,14 +20,7 @@ from mlx_lm.models.cache import ArraysCache, KVCache
 from prefix_runner import write_out
 
 from swiftlm_engine.brain.prefix_index import Kind
-from swiftlm_engine.prefix.cache import (
-    Match,
-    Miss,
-    MissReason,
-    PrefixCache,
-    Source,
-    StoreResult,
-)
+from swiftlm_engine.prefix.cache import HitSource, Match, Miss, MissReason, PrefixCache, StoreResult
 from swiftlm_engine.prefix.fingerprint import Fingerprint
 from swiftlm_engine.prefix.namespace import FolderInUse
 from swiftlm_engine.prefix.ssd import SsdLimits, SsdTier
@@ -109,7 +102,7 @@ def length_on_disk(folder, prompt, caches=plain) -> int:
     cache = open_cache(folder, disk, caches)
     result = cache.match(prompt)
     if isinstance(result, Match):
-        assert result.source is Source.SSD
+        assert result.source is HitSource.SSD
         keys, values = result.caches[0].keys_and_values()
         expected = [float(i) for i in range(result.length)]
         assert keys[0, 0, :, 0].tolist() == values[0, 0, :, -1].tolist() == expected
@@ -424,7 +417,7 @@ def test_write_error_costs_the_file_and_what_hangs_on_it_only(tmp_path):
     cache.store(tokens(1, 160), plain(160))
     write_out(cache)
     assert cache.stats().ssd.dropped["write failed"] >= 1
-    assert cache.match(tokens(1, 160)).source is Source.RAM
+    assert cache.match(tokens(1, 160)).source is HitSource.RAM
     cache.close(LONG)
     assert length_on_disk(tmp_path, tokens(1, 160)) == 64
 

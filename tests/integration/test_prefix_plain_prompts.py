@@ -7,7 +7,7 @@ from engine_harness import Answer, EngineHarness
 from prefix_runner import tokens
 from tiny_models import make_model
 
-from swiftlm_engine.generation import GenerateJob
+from swiftlm_engine.messages import GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 
 CHUNK = 32

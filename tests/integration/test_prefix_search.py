@@ -8,11 +8,11 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load
 from prefix_runner import Runner, tokens
 
-from swiftlm_engine import runner
-from swiftlm_engine.generation import GenerateJob
-from swiftlm_engine.prefix.cache import Match, Miss, PrefixCache, Source, ended
+from swiftlm_engine.messages import GenerateJob
+from swiftlm_engine.prefix.cache import HitSource, Match, Miss, PrefixCache, ended
 from swiftlm_engine.prefix.fingerprint import Fingerprint
 from swiftlm_engine.prefix.ssd import SsdLimits, SsdTier
+from swiftlm_engine.run import runner
 from swiftlm_engine.sampling.settings import SamplingSettings
 
 LIMITS = SsdLimits(max_bytes=1 << 30, min_free_bytes=0, block_tokens=32)
@@ -49,7 +49,7 @@ def test_search_pauses_after_each_file_it_reads(prefix):
     for _ in range(-(-len(PROMPT) // LIMITS.block_tokens)):
         assert next(search) is True
     found = ended(search)
-    assert found.source is Source.SSD
+    assert found.source is HitSource.SSD
     assert found.length == len(PROMPT) - 1
 
 
@@ -57,11 +57,11 @@ def test_second_search_for_a_prefix_waits_for_the_first_and_reads_nothing(prefix
     first, second = prefix.search(PROMPT), prefix.search(PROMPT)
     assert next(first) is True
     assert next(second) is False
-    assert ended(first).source is Source.SSD
+    assert ended(first).source is HitSource.SSD
     read = prefix.stats().ssd.bytes_read
     found = ended(second)
     assert isinstance(found, Match)
-    assert found.source is Source.RAM
+    assert found.source is HitSource.RAM
     assert prefix.stats().ssd.bytes_read == read
 
 
@@ -69,7 +69,7 @@ def test_search_that_is_given_up_lets_the_next_one_read(prefix):
     given_up = prefix.search(PROMPT)
     next(given_up)
     given_up.close()
-    assert ended(prefix.search(PROMPT)).source is Source.SSD
+    assert ended(prefix.search(PROMPT)).source is HitSource.SSD
 
 
 def test_files_that_go_during_a_pause_make_a_miss_and_count_as_no_damage(prefix):
@@ -132,4 +132,4 @@ def test_another_models_cache_may_go_while_a_prefix_is_read(prefix, model, tmp_p
     next(search)
     other.clear()
     assert other.close(10.0)
-    assert ended(search).source is Source.SSD
+    assert ended(search).source is HitSource.SSD

@@ -11,7 +11,7 @@ from mlx_lm.utils import load
 from prefix_runner import Runner, tokens, write_out
 
 from swiftlm_engine.brain.prefix_index import Kind
-from swiftlm_engine.prefix.cache import Match, Miss, PrefixCache, Source
+from swiftlm_engine.prefix.cache import HitSource, Match, Miss, PrefixCache
 from swiftlm_engine.prefix.fingerprint import Fingerprint
 from swiftlm_engine.prefix.ssd import SsdLimits, SsdTier
 
@@ -77,8 +77,8 @@ def test_hit_on_disk_is_reported_as_such(model, tmp_path):
     again = start(model, tmp_path)
     match = again.cache.match(tokens(1, 130))
     assert isinstance(match, Match)
-    assert match.source is Source.SSD
-    assert again.cache.match(tokens(1, 130)).source is Source.RAM
+    assert match.source is HitSource.SSD
+    assert again.cache.match(tokens(1, 130)).source is HitSource.RAM
     again.cache.close(10.0)
 
 

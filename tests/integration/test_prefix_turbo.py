@@ -8,7 +8,7 @@ from prefix_runner import Runner, tokens, write_out
 
 from swiftlm_engine import turboquant
 from swiftlm_engine.brain.prefix_index import Kind
-from swiftlm_engine.prefix.cache import Match, PrefixCache, Source
+from swiftlm_engine.prefix.cache import HitSource, Match, PrefixCache
 from swiftlm_engine.prefix.fingerprint import Fingerprint
 from swiftlm_engine.prefix.snapshot import arrays_of, leaves_of
 from swiftlm_engine.prefix.ssd import SsdLimits, SsdTier
@@ -84,13 +84,13 @@ def test_compressed_kv_survives_a_restart_and_can_still_be_cut(made, tmp_path):
     assert first.close(30.0)
     second = open_cache(new_caches, tmp_path)
     hit = second.match([*tokens(1, NUM_TOKENS), 9])
-    assert (hit.length, hit.source) == (NUM_TOKENS, Source.SSD)
+    assert (hit.length, hit.source) == (NUM_TOKENS, HitSource.SSD)
     fresh = tokens(2, 50)
     assert continued(model, hit.caches, fresh) == continued(model, live, fresh)
     second.close(30.0)
     third = open_cache(new_caches, tmp_path)
     cut = third.match([*tokens(1, NUM_TOKENS)[:300], 9])
-    assert (cut.length, cut.source, cut.caches[0].offset) == (300, Source.SSD, 300)
+    assert (cut.length, cut.source, cut.caches[0].offset) == (300, HitSource.SSD, 300)
     third.close(30.0)
 
 

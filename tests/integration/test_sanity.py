@@ -11,8 +11,8 @@ from engine_harness import EngineHarness
 from mlx_lm.utils import load
 from tiny_models import make_model
 
-from swiftlm_engine.generation import EngineFault, FaultKind, GenerateJob
-from swiftlm_engine.sanity import TEXTS, check_sanity
+from swiftlm_engine.messages import EngineFault, FaultKind, GenerateJob
+from swiftlm_engine.session.weights_check import TEXTS, check_sanity
 
 VOCABULARY, HIDDEN = 4096, 256  # more tokens than the bound lets pass as dice
 GEMMA = Path(__file__).resolve().parents[2] / ".cache" / "models" / "gemma3-270m-dense"

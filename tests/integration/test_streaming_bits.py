@@ -11,13 +11,12 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model, quantize_model, save_model
 from tiny_models import CONFIGS, make_model
 
-from swiftlm_engine.device import Device
-from swiftlm_engine.generation import EngineFault
-from swiftlm_engine.loader import load_weights
-from swiftlm_engine.streaming.dtypes import DTYPES
+from swiftlm_engine.load.device import Device
+from swiftlm_engine.load.weights import load_weights
+from swiftlm_engine.messages import EngineFault
 from swiftlm_engine.streaming.reader import cast
 from swiftlm_engine.streaming.report import NoCache, StreamMode, StreamOptions
-from swiftlm_engine.streaming.table import read_headers
+from swiftlm_engine.streaming.table import DTYPES, read_headers
 
 NUM_EXPERTS, TOP_K = 6, 2
 FAMILIES = (

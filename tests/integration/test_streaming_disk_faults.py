@@ -15,7 +15,7 @@ from engine_harness import EngineHarness
 from engine_process import engine_process
 from tiny_models import make_model
 
-from swiftlm_engine.generation import EngineFault, GenerateJob
+from swiftlm_engine.messages import EngineFault, GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 from swiftlm_engine.streaming import install
 from swiftlm_proto import messages as m

@@ -10,9 +10,9 @@ import pytest
 from engine_harness import EngineHarness
 from tiny_models import make_model
 
-from swiftlm_engine.device import Device
-from swiftlm_engine.generation import EndReason, GenerateJob
-from swiftlm_engine.loader import load_weights
+from swiftlm_engine.load.device import Device
+from swiftlm_engine.load.weights import load_weights
+from swiftlm_engine.messages import EndReason, GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 from swiftlm_engine.streaming import policy_choice
 from swiftlm_engine.streaming.report import StreamOptions

@@ -12,8 +12,8 @@ from tiny_models import CONFIGS, make_model
 
 from swiftlm_engine.brain.facts import read_model
 from swiftlm_engine.brain.plan.expert_families import streams_experts
-from swiftlm_engine.device import Device
-from swiftlm_engine.loader import load_weights
+from swiftlm_engine.load.device import Device
+from swiftlm_engine.load.weights import load_weights
 from swiftlm_engine.streaming.report import StreamOptions
 
 SLOTS, TOP_K = 3, 2

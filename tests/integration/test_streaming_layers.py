@@ -11,9 +11,9 @@ from tiny_models import make_model
 
 from swiftlm_engine.brain.facts import read_model
 from swiftlm_engine.brain.plan.layer_streaming import layer_sizes, place_layers
-from swiftlm_engine.device import Device
-from swiftlm_engine.generation import EndReason, EngineFault, GenerateJob
-from swiftlm_engine.loader import load_weights
+from swiftlm_engine.load.device import Device
+from swiftlm_engine.load.weights import load_weights
+from swiftlm_engine.messages import EndReason, EngineFault, GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 from swiftlm_engine.streaming.report import StreamMode, StreamOptions
 

@@ -13,8 +13,8 @@ from tiny_models import CONFIGS, make_model
 from swiftlm_engine.brain.facts import read_model
 from swiftlm_engine.brain.plan import PlanRequest, Toggle, make_plan
 from swiftlm_engine.brain.plan.layer_streaming import layer_sizes, place_layers
-from swiftlm_engine.device import Device
-from swiftlm_engine.loader import load_weights
+from swiftlm_engine.load.device import Device
+from swiftlm_engine.load.weights import load_weights
 from swiftlm_engine.streaming.report import StreamMode, StreamOptions
 
 Weights = dict[str, mx.array]

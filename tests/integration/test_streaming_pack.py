@@ -14,8 +14,8 @@ import pytest
 from mlx_lm.models.cache import make_prompt_cache
 from tiny_models import make_model
 
-from swiftlm_engine.device import Device
-from swiftlm_engine.loader import load_weights
+from swiftlm_engine.load.device import Device
+from swiftlm_engine.load.weights import load_weights
 from swiftlm_engine.streaming import packing
 from swiftlm_engine.streaming.pack import INDEX, RECORDS, open_pack
 from swiftlm_engine.streaming.report import StreamOptions

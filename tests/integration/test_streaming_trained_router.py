@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from engine_harness import EngineHarness
 
-from swiftlm_engine.generation import GenerateJob
+from swiftlm_engine.messages import GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 
 GREEDY = SamplingSettings(temperature=0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine_harness import EngineHarness
 from tiny_models import make_model
 
-from swiftlm_engine.generation import GenerateJob
+from swiftlm_engine.messages import GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 from swiftlm_engine.turboquant import policy
 

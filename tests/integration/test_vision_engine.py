@@ -13,9 +13,9 @@ from tiny_models import make_model
 from tiny_vision import CONFIGS, make_vision_model, mark, picture
 
 from swiftlm_engine.brain import vision
-from swiftlm_engine.generation import EndReason, EngineFault, FaultKind, GenerateJob
+from swiftlm_engine.messages import EndReason, EngineFault, FaultKind, GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
-from swiftlm_engine.text.messages import Chat, ImagePart, Message, TextPart
+from swiftlm_engine.text.chat import Chat, ImagePart, Message, TextPart
 
 GREEDY = SamplingSettings(temperature=0.0)
 NUM_TOKENS = 12

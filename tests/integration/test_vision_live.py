@@ -12,7 +12,7 @@ from tiny_models import make_model
 from tiny_vision import make_vision_model, picture
 
 from swiftlm_engine.brain import plan
-from swiftlm_engine.brain.facts import Part, read_model
+from swiftlm_engine.brain.facts import WeightPart, read_model
 from swiftlm_engine.brain.ledger import EntryKind
 from swiftlm_engine.brain.vision import FEATURE_BYTES
 
@@ -86,7 +86,7 @@ async def test_every_dialect_shows_the_model_the_picture() -> None:
 def test_the_plan_prices_the_tower_where_it_is_loaded(tmp_path) -> None:
     facts = read_model(make_vision_model("gemma3", tmp_path))
     made = plan.make_plan(facts, plan.PlanRequest(images=True), M4_24)
-    tower = facts.weights.part(Part.VISION)
+    tower = facts.weights.part(WeightPart.VISION)
     assert made.need.of(EntryKind.IMAGES) == tower + FEATURE_BYTES > FEATURE_BYTES
     assert not any("text only" in warning for warning in made.warnings)
     without = plan.make_plan(facts, plan.PlanRequest(), M4_24)

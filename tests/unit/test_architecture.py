@@ -66,7 +66,7 @@ SERVER_ONLY = {"grpclib", "betterproto2", "swiftlm_proto"}
 SERVER_MODULES = (
     "swiftlm_engine/server/",
     "swiftlm_engine/__main__.py",
-    "swiftlm_engine/parent.py",
+    "swiftlm_engine/server/parent_watch.py",
 )
 
 # brain has no tensors: it runs on any machine, in the daemon too.
@@ -162,7 +162,7 @@ def test_brain_has_no_tensors():
 FROM_THE_ENGINE = (
     "swiftlm_engine.brain",
     "swiftlm_engine.cluster.link",
-    "swiftlm_engine.cluster.reach",
+    "swiftlm_engine.cluster.transport",
 )
 
 

@@ -21,15 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swiftlm_engine.brain.plan.held import held_layers
-from swiftlm_engine.cluster.link import (
-    GREETING_S,
-    MAX_RANKS,
-    Link,
-    LinkLost,
-    Message,
-    read_secret,
-)
+from swiftlm_engine.brain.plan.rank_files import held_layers
+from swiftlm_engine.cluster.link import GREETING_S, MAX_RANKS, Link, LinkLost, Message, read_secret
 from swiftlm_proto.version import version
 from swiftlmd.cluster.link_speed import echo
 from swiftlmd.cluster.report import HostReport, to_message

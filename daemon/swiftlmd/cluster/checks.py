@@ -10,7 +10,7 @@ from typing import Protocol
 
 from swiftlm_engine.brain.plan import MachineLimits
 from swiftlm_engine.cluster.link import LinkLost, Stranger, read_secret
-from swiftlm_engine.cluster.reach import Unreachable
+from swiftlm_engine.cluster.transport import Unreachable
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import Paths
 from swiftlmd.cluster.hosts import Host

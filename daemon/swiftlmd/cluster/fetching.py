@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swiftlm_engine.brain.facts import ModelFilesError, read_checkpoint, read_model
-from swiftlm_engine.brain.plan.held import files_of, note_hollow, write_hollow
+from swiftlm_engine.brain.plan.rank_files import files_of, note_hollow, write_hollow
 from swiftlm_engine.brain.plan.share import Share
 from swiftlmd.store import discovery, hub, names
 from swiftlmd.store.errors import PullFailed

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swiftlm_engine.cluster.reach import BY_SSH
+from swiftlm_engine.cluster.transport import BY_SSH
 from swiftlmd.config.live import Changes, LiveConfiguration
 from swiftlmd.config.settings import Settings
 from swiftlmd.faults import Kind, ServiceError

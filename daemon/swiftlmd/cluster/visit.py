@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from swiftlm_engine.cluster.link import Link, LinkLost
-from swiftlm_engine.cluster.reach import reaching
+from swiftlm_engine.cluster.transport import reaching
 from swiftlmd.cluster.fetching import Wish
 from swiftlmd.cluster.link_speed import LinkMeasure, measure_link
 from swiftlmd.cluster.report import HostReport, from_message

@@ -39,7 +39,7 @@ class Quantisation:
     def command(self) -> tuple[str, ...]:
         paths = (str(self.source), str(self.out))
         sizes = ("--bits", str(self.bits), "--group-size", str(self.group_size))
-        return ("-m", "swiftlm_engine.convert.quantise", *paths, *sizes)
+        return ("-m", "swiftlm_engine.convert.quantize", *paths, *sizes)
 
 
 @dataclass(frozen=True, slots=True)

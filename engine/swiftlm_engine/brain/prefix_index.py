@@ -25,7 +25,7 @@ from swiftlm_engine.brain.tokens import TOKEN_BYTES, pack, unpack
 VICTIMS_OF = 16
 
 
-class Part(Enum):
+class CachedPart(Enum):
     TRUNK = "trunk"
     STATE = "state"
 
@@ -42,7 +42,7 @@ class Kind(Enum):
 class Entry:
     """One stored part. Owned by the index; everybody else reads."""
 
-    part: Part
+    part: CachedPart
     tokens: bytes
     salt: bytes
     floor: int
@@ -53,7 +53,7 @@ class Entry:
     last_used: int = 0
     num_hits: int = 0
     num_locks: int = 0
-    node: "Node[Part, Entry] | None" = field(default=None, repr=False)
+    node: "Node[CachedPart, Entry] | None" = field(default=None, repr=False)
 
     @property
     def length(self) -> int:
@@ -74,13 +74,13 @@ class Found:
     state: Entry | None = None
 
 
-_Node = Node[Part, Entry]
+_Node = Node[CachedPart, Entry]
 
 
 class PrefixIndex:
     """Longest servable prefix and LRU order; `needs` are the parts a prefix consists of."""
 
-    def __init__(self, needs: frozenset[Part]) -> None:
+    def __init__(self, needs: frozenset[CachedPart]) -> None:
         if not needs:
             raise ValueError("a prefix consists of at least one part")
         self.needs = needs
@@ -106,10 +106,10 @@ class PrefixIndex:
         path = walk(root, tokens)
         common = path[-1][1]
         length, trunk, state = common, None, None
-        if Part.TRUNK in self.needs:
-            length, trunk = _deepest(path, Part.TRUNK, length)
-        if Part.STATE in self.needs:
-            length, state = _deepest(path, Part.STATE, length)
+        if CachedPart.TRUNK in self.needs:
+            length, trunk = _deepest(path, CachedPart.TRUNK, length)
+        if CachedPart.STATE in self.needs:
+            length, state = _deepest(path, CachedPart.STATE, length)
         if length == 0:
             return Found(0, common)
         return Found(length, common, trunk, state)
@@ -124,14 +124,14 @@ class PrefixIndex:
 
     def covered_elsewhere(self, entry: Entry, length: int) -> bool:
         """Whether another trunk shares the first `length` tokens of this one."""
-        others = (e for e, common in _neighbours(entry, Part.TRUNK) if common >= length)
+        others = (e for e, common in _neighbours(entry, CachedPart.TRUNK) if common >= length)
         return any(e is not entry for e in others)
 
     # ---- changing ----
 
     def insert(
         self,
-        part: Part,
+        part: CachedPart,
         token_ids: Sequence[int],
         nbytes: int,
         *,
@@ -218,7 +218,9 @@ class PrefixIndex:
     def surplus_states(self, entry: Entry, max_states: int) -> list[Entry]:
         """Unprotected states on the path to `entry` beyond the `max_states` longest."""
         above = _node_of(entry).upwards()
-        states = [node.values[Part.STATE] for node in above if Part.STATE in node.values]
+        states = [
+            node.values[CachedPart.STATE] for node in above if CachedPart.STATE in node.values
+        ]
         loose = [e for e in states if not _is_protected(e)]
         return loose[max_states:]  # upwards: the longest come first
 
@@ -267,7 +269,7 @@ class PrefixIndex:
 
 
 def _deepest(
-    path: list[tuple[_Node, int]], part: Part, max_length: int
+    path: list[tuple[_Node, int]], part: CachedPart, max_length: int
 ) -> tuple[int, Entry | None]:
     """The longest length up to max_length at which an entry of `part` serves; latest used wins."""
     best_length, best, below = 0, None, None
@@ -286,11 +288,11 @@ def _deepest(
     return best_length, best
 
 
-def _entries_under(node: _Node, part: Part, skip: _Node | None = None) -> Iterator[Entry]:
+def _entries_under(node: _Node, part: CachedPart, skip: _Node | None = None) -> Iterator[Entry]:
     return (n.values[part] for n in node.subtree(skip) if part in n.values)
 
 
-def _neighbours(entry: Entry, part: Part) -> Iterator[tuple[Entry, int]]:
+def _neighbours(entry: Entry, part: CachedPart) -> Iterator[tuple[Entry, int]]:
     """Entries of `part` with the number of tokens they share with `entry`, nearest first."""
     below = None
     for node in _node_of(entry).upwards():
@@ -318,7 +320,7 @@ def _has_partner(entry: Entry) -> bool:
 
 
 def _partners(entry: Entry) -> Iterator[Entry]:
-    other = Part.STATE if entry.part is Part.TRUNK else Part.TRUNK
+    other = CachedPart.STATE if entry.part is CachedPart.TRUNK else CachedPart.TRUNK
     return (
         partner
         for partner, common in _neighbours(entry, other)
@@ -329,7 +331,7 @@ def _partners(entry: Entry) -> Iterator[Entry]:
 def _is_protected(entry: Entry) -> bool:
     if entry.kind is Kind.SYSTEM:
         return True
-    if entry.part is Part.TRUNK:
+    if entry.part is CachedPart.TRUNK:
         return False  # shrinks to its SYSTEM prefix instead of leaving
     return entry.system_length > 0 or len(_node_of(entry).children) > 1
 

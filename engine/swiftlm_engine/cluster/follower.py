@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from swiftlm_engine.brain.facts import ModelFilesError, read_model
-from swiftlm_engine.brain.prefix_index import Part
-from swiftlm_engine.cluster.keeper import keep_open, open_sockets
+from swiftlm_engine.brain.prefix_index import CachedPart
 from swiftlm_engine.cluster.leader import BEATS, START_S
 from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
-from swiftlm_engine.cluster.mirror import Mirror
+from swiftlm_engine.cluster.replica import Mirror
 from swiftlm_engine.cluster.ring import free_address, join_ring
-from swiftlm_engine.cluster.shares import Place, decode_share
-from swiftlm_engine.device import computes_as, find_device, memory_bytes
-from swiftlm_engine.generation import EngineFault
+from swiftlm_engine.cluster.ring_holder import keep_open, open_sockets
+from swiftlm_engine.load.device import computes_as, find_device, memory_bytes
+from swiftlm_engine.messages import EngineFault
+from swiftlm_engine.split.shares import Place, decode_share
 from swiftlm_engine.turboquant.formats import FORMATS
-from swiftlm_engine.turboquant.verdict import LayerVerdict, Verdict
+from swiftlm_engine.turboquant.layer_support import LayerVerdict, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def take_step(mirror: Mirror, step: Message) -> Message | None:
         case "offer":
             mirror.offer(_key(step))
         case "keep":
-            mirror.keep(step["number"], Part(step["part"]))
+            mirror.keep(step["number"], CachedPart(step["part"]))
         case "shorten":
             mirror.shorten(step["number"], step["kept"], step["length"], step["shorter_by"])
         case "forget":
@@ -155,7 +155,7 @@ def _load(link: Link, steps: queue.SimpleQueue[Message], invitation: Invitation)
     """Answers each of the leader's questions, with what is wrong if something is."""
     from mlx_lm.models.cache import make_prompt_cache
 
-    from swiftlm_engine.loader import load_weights
+    from swiftlm_engine.load.weights import load_weights
 
     rank, asked = invitation.rank, steps.get()
     if invitation.folder is not None:

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from swiftlm_engine.cluster.group import LOCAL, Group
-from swiftlm_engine.cluster.hire import hire_command
-from swiftlm_engine.cluster.reach import BY_SSH
+from swiftlm_engine.cluster.remote_follower import hire_command
+from swiftlm_engine.cluster.transport import BY_SSH
 
 _MAX_WORDS = 64 << 10
 

@@ -23,16 +23,16 @@ import mlx.nn as nn
 
 from swiftlm_engine.brain.facts import ModelFacts
 from swiftlm_engine.brain.plan.share import Share, Split
-from swiftlm_engine.brain.prefix_index import Part
+from swiftlm_engine.brain.prefix_index import CachedPart
 from swiftlm_engine.cluster.group import Group
 from swiftlm_engine.cluster.link import Link, LinkLost, Message
-from swiftlm_engine.cluster.peers import Key
 from swiftlm_engine.cluster.ring import free_address, join_ring
-from swiftlm_engine.cluster.shares import Place, choose_shares, encode_share
-from swiftlm_engine.device import computes_as, memory_bytes
-from swiftlm_engine.generation import EngineFault, FaultKind
+from swiftlm_engine.load.device import computes_as, memory_bytes
+from swiftlm_engine.messages import EngineFault, FaultKind
+from swiftlm_engine.ranks import Key
+from swiftlm_engine.split.shares import Place, choose_shares, encode_share
 from swiftlm_engine.turboquant import policy
-from swiftlm_engine.turboquant.verdict import Verdict
+from swiftlm_engine.turboquant.layer_support import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Leader:
 
     def test(
         self, model: nn.Module, token_ids: Ids[int], verdict: Verdict, chunk: int
-    ) -> policy.Measured:
+    ) -> policy.MeasuredError:
         """A self-test on all ranks. Each knows the errors of its own layers, or of its heads."""
         self._tell({"do": "test", "ids": list(token_ids), "chunk": chunk, **_formats(verdict)})
         own = policy.measure(model, token_ids, verdict, chunk)
@@ -149,7 +149,7 @@ class Leader:
     def offer(self, key: Key) -> None:
         self._tell({"do": "offer", "key": key})
 
-    def keep(self, number: int, part: Part) -> None:
+    def keep(self, number: int, part: CachedPart) -> None:
         self._tell({"do": "keep", "number": number, "part": part.value})
 
     def shorten(self, number: int, kept: int, length: int, shorter_by: int) -> None:

@@ -62,7 +62,7 @@ def quantise(values: Floats, bits: int) -> Affine:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BlockLayout:
     """How one GGUF type keeps its blocks."""
 
     bits: int
@@ -155,14 +155,14 @@ def _q5_k(blocks: Bytes) -> Affine:
     return _matrix(5, _k_nibbles(blocks[..., 48:]) | fifth, scales, biases)
 
 
-EXACT: dict[Type, Layout] = {
-    Type.Q4_0: Layout(4, 18, _q4_0),
-    Type.Q4_1: Layout(4, 20, _q4_1),
-    Type.Q5_0: Layout(5, 22, _q5_0),
-    Type.Q5_1: Layout(5, 24, _q5_1),
-    Type.Q8_0: Layout(8, 34, _q8_0),
-    Type.Q4_K: Layout(4, 144, _q4_k),
-    Type.Q5_K: Layout(5, 176, _q5_k),
+EXACT: dict[Type, BlockLayout] = {
+    Type.Q4_0: BlockLayout(4, 18, _q4_0),
+    Type.Q4_1: BlockLayout(4, 20, _q4_1),
+    Type.Q5_0: BlockLayout(5, 22, _q5_0),
+    Type.Q5_1: BlockLayout(5, 24, _q5_1),
+    Type.Q8_0: BlockLayout(8, 34, _q8_0),
+    Type.Q4_K: BlockLayout(4, 144, _q4_k),
+    Type.Q5_K: BlockLayout(5, 176, _q5_k),
 }
 
 DENSE = frozenset({Type.F32, Type.F16, Type.BF16, Type.F64})

@@ -41,7 +41,7 @@ _GEMMA_27B_LAYERS = 62
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ArchitectureNames:
     architecture: str  # transformers' class
     model_type: str
     interleaved_qk: bool = False
@@ -51,10 +51,10 @@ class Family:
 
 
 FAMILIES = {
-    "llama": Family("LlamaForCausalLM", "llama", interleaved_qk=True),
-    "qwen2": Family("Qwen2ForCausalLM", "qwen2"),
-    "qwen3": Family("Qwen3ForCausalLM", "qwen3", layer_names=_LAYER | _QK_NORM),
-    "gemma3": Family(
+    "llama": ArchitectureNames("LlamaForCausalLM", "llama", interleaved_qk=True),
+    "qwen2": ArchitectureNames("Qwen2ForCausalLM", "qwen2"),
+    "qwen3": ArchitectureNames("Qwen3ForCausalLM", "qwen3", layer_names=_LAYER | _QK_NORM),
+    "gemma3": ArchitectureNames(
         "Gemma3ForCausalLM",
         "gemma3_text",
         norm_plus_one=True,
@@ -74,7 +74,7 @@ class Target:
     part: str  # attn_q
 
 
-def family_of(file: GgufFile) -> Family:
+def family_of(file: GgufFile) -> ArchitectureNames:
     family = FAMILIES.get(file.architecture)
     if family is None:
         raise ConvertError(
@@ -88,7 +88,7 @@ def family_of(file: GgufFile) -> Family:
     return family
 
 
-def target_of(name: str, family: Family) -> Target | None:
+def target_of(name: str, family: ArchitectureNames) -> Target | None:
     """None for a tensor that holds a setting, not weights."""
     parts = name.split(".")
     try:
@@ -106,7 +106,7 @@ def target_of(name: str, family: Family) -> Target | None:
         ) from error
 
 
-def config_of(file: GgufFile, family: Family) -> Config:
+def config_of(file: GgufFile, family: ArchitectureNames) -> Config:
     """config.json without the quantisation."""
     heads = file.need_arch("attention.head_count")
     hidden = file.need_arch("embedding_length")
@@ -134,7 +134,9 @@ def config_of(file: GgufFile, family: Family) -> Config:
     return config
 
 
-def row_order(target: Target, family: Family, config: Config, rows: int) -> np.ndarray | None:
+def row_order(
+    target: Target, family: ArchitectureNames, config: Config, rows: int
+) -> np.ndarray | None:
     """The order in which a Q or K projection's rows must be read, or None for the file's own.
 
     GGUF's llama files rotate neighbouring rows (0, 1), (2, 3), ...; mlx-lm rotates rows half a

@@ -58,7 +58,7 @@ class _Step:
     source: GgufTensor
     target: families.Target
     order: NDArray[np.intp] | None
-    layout: blocks.Layout | None  # an exact twin of the file's blocks
+    layout: blocks.BlockLayout | None  # an exact twin of the file's blocks
     bits: int  # 0: stored dense
 
     def specs(self, dtype: str) -> list[Spec]:
@@ -149,7 +149,9 @@ def remove_leftovers(out: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _steps(file: GgufFile, family: families.Family, config: families.Config) -> list[_Step]:
+def _steps(
+    file: GgufFile, family: families.ArchitectureNames, config: families.Config
+) -> list[_Step]:
     steps = []
     for tensor in file.tensors():
         target = families.target_of(tensor.name, family)
@@ -163,7 +165,7 @@ def _steps(file: GgufFile, family: families.Family, config: families.Config) -> 
     return steps
 
 
-def _encoding(tensor: GgufTensor) -> tuple[blocks.Layout | None, int]:
+def _encoding(tensor: GgufTensor) -> tuple[blocks.BlockLayout | None, int]:
     if tensor.kind in blocks.DENSE:
         return None, 0
     if len(tensor.shape) != 2 or tensor.shape[1] % blocks.GROUP:
@@ -174,7 +176,11 @@ def _encoding(tensor: GgufTensor) -> tuple[blocks.Layout | None, int]:
 
 
 def _write_weights(
-    path: Path, steps: list[_Step], family: families.Family, dtype: str, progress: Progress
+    path: Path,
+    steps: list[_Step],
+    family: families.ArchitectureNames,
+    dtype: str,
+    progress: Progress,
 ) -> tuple[Loss, ...]:
     name = NAMES[dtype]
     meter = _LossMeter()
@@ -192,7 +198,7 @@ def _write_weights(
 
 
 def _encode(
-    step: _Step, family: families.Family, dtype: str, meter: _LossMeter
+    step: _Step, family: families.ArchitectureNames, dtype: str, meter: _LossMeter
 ) -> list[NDArray[Any]]:
     """The tensor's arrays in the order of its specs."""
     if not step.bits:
@@ -231,7 +237,9 @@ def _row_runs(step: _Step) -> Iterator[NDArray[np.uint8]]:
         yield np.ascontiguousarray(step.source.data[chosen])
 
 
-def _dense(step: _Step, family: families.Family, dtype: str, meter: _LossMeter) -> NDArray[Any]:
+def _dense(
+    step: _Step, family: families.ArchitectureNames, dtype: str, meter: _LossMeter
+) -> NDArray[Any]:
     values = dequantize(step.source.data, step.source.kind).astype(np.float32)
     values = values.reshape(step.source.shape)
     if step.order is not None:

@@ -42,7 +42,7 @@ class ArrayRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class BlockHeader:
     """`parent` is the block below this one: for a STATE, the block its position `end` lies in."""
 
     kind: FileKind
@@ -63,7 +63,7 @@ class Header:
         return sum(record.nbytes for record in self.arrays)
 
 
-def encode(header: Header, buffers: Sequence[bytes]) -> Iterator[bytes]:
+def encode(header: BlockHeader, buffers: Sequence[bytes]) -> Iterator[bytes]:
     """The pieces of the file, in order."""
     text = _header_text(header)
     crc, size = 0, 0
@@ -74,12 +74,12 @@ def encode(header: Header, buffers: Sequence[bytes]) -> Iterator[bytes]:
     yield from buffers
 
 
-def file_bytes(header: Header) -> int:
+def file_bytes(header: BlockHeader) -> int:
     """What `encode` will write, before it is written."""
     return _PRELUDE.size + len(_header_text(header)) + header.payload_bytes
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> BlockHeader:
     """The header; raises CorruptFile also when the file is shorter or longer than it says."""
     with path.open("rb") as file:
         size, _, header = _read_prelude(file)
@@ -88,7 +88,7 @@ def read_header(path: Path) -> Header:
     return header
 
 
-def read_payload(path: Path, buffer: bytearray) -> tuple[Header, list[memoryview]]:
+def read_payload(path: Path, buffer: bytearray) -> tuple[BlockHeader, list[memoryview]]:
     """The header and one view into `buffer` per array, checked against the checksum.
 
     The buffer grows as needed; used for one file after the other it saves most of the time, which
@@ -110,7 +110,7 @@ def read_payload(path: Path, buffer: bytearray) -> tuple[Header, list[memoryview
     return header, views
 
 
-def _read_prelude(file: Any) -> tuple[int, int, Header]:
+def _read_prelude(file: Any) -> tuple[int, int, BlockHeader]:
     """(size of the whole file, payload crc, header)."""
     prelude = file.read(_PRELUDE.size)
     if len(prelude) != _PRELUDE.size:
@@ -127,7 +127,7 @@ def _read_prelude(file: Any) -> tuple[int, int, Header]:
     return _PRELUDE.size + text_bytes + payload_bytes, payload_crc, header
 
 
-def _header_text(header: Header) -> bytes:
+def _header_text(header: BlockHeader) -> bytes:
     fields = {
         "kind": header.kind.value,
         "id": header.id,
@@ -145,11 +145,11 @@ def _header_text(header: Header) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _header_of(text: bytes) -> Header:
+def _header_of(text: bytes) -> BlockHeader:
     try:
         fields = json.loads(text)
         arrays = [ArrayRecord(leaf, d, tuple(shape), n) for leaf, d, shape, n in fields["arrays"]]
-        return Header(
+        return BlockHeader(
             kind=FileKind(fields["kind"]),
             id=fields["id"],
             parent=fields["parent"],

@@ -47,7 +47,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class BlockPath:
     """How to restore the first `length` tokens: blocks in order, and a state where one is used."""
 
     length: int
@@ -140,7 +140,7 @@ class BlockTree:
         """The block that agrees longest with the tokens, and to which length; for new blocks."""
         return max(self._visit(tokens, salt), key=lambda visit: visit[1], default=(None, 0))
 
-    def find(self, tokens: bytes, max_length: int, salt: bytes) -> Route | None:
+    def find(self, tokens: bytes, max_length: int, salt: bytes) -> BlockPath | None:
         """The longest prefix, at most `max_length`, that files already written can restore."""
         visits = self._visit(tokens[: max_length * TOKEN_BYTES], salt)
         ways = [way for visit in visits for way in self._ways(*visit)]
@@ -206,7 +206,7 @@ class BlockTree:
             if state.is_ready and length >= max(1, state.floor):
                 yield length, block, state
 
-    def _serves(self, route: Route) -> bool:
+    def _serves(self, route: BlockPath) -> bool:
         if not all(block.is_ready for block in route.blocks):
             return False
         if route.state is not None and route.state.has_windows:
@@ -229,9 +229,9 @@ def ends_of(blocks: tuple[Block, ...], length: int) -> list[int]:
     return [min(nxt.start, length) for nxt in blocks[1:]] + [min(blocks[-1].end, length)]
 
 
-def _route(block: Block, length: int, state: State | None) -> Route:
+def _route(block: Block, length: int, state: State | None) -> BlockPath:
     blocks = tuple(b for b in chain_of(block) if b.start < length)
-    return Route(length, blocks, state)
+    return BlockPath(length, blocks, state)
 
 
 def _covered_from(blocks: tuple[Block, ...], length: int, leaf: int) -> int:

@@ -12,11 +12,11 @@ from enum import Enum
 from typing import Any
 
 from swiftlm_engine.brain.prefix_index import Entry, Found, Kind
-from swiftlm_engine.cluster.peers import ALONE, Peers
-from swiftlm_engine.prefix.offers import MAX_COPY_BYTES, Offers
-from swiftlm_engine.prefix.ram import Layout, RamTier
+from swiftlm_engine.prefix.ram import CacheLayout, RamTier
 from swiftlm_engine.prefix.snapshot import Cache, assemble, kind_of, leaves_of, length_of
 from swiftlm_engine.prefix.ssd import SsdStats, SsdTier
+from swiftlm_engine.prefix.ssd_writeback import MAX_COPY_BYTES, WritebackQueue
+from swiftlm_engine.ranks import SINGLE_PROCESS, Ranks
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _MIN_SSD_GAIN = 64
 
 
-class Source(Enum):
+class HitSource(Enum):
     RAM = "ram"
     SSD = "ssd"
 
@@ -49,7 +49,7 @@ class Match:
 
     length: int
     caches: list[Cache]
-    source: Source
+    source: HitSource
     reason: HitReason
     common: int  # tokens shared with some stored prefix; more than length only at a CHECKPOINT
 
@@ -110,13 +110,13 @@ class PrefixCache:
         ram_bytes: int,
         ssd: SsdTier | None = None,
         clock: Callable[[], float] = time.monotonic,
-        peers: Peers = ALONE,
+        ranks: Ranks = SINGLE_PROCESS,
     ) -> None:
-        self._layout = Layout.of(new_caches())
+        self._layout = CacheLayout.of(new_caches())
         self._ssd = ssd
-        self._offers = Offers(ssd, clock) if ssd else None
+        self._offers = WritebackQueue(ssd, clock) if ssd else None
         on_removed = self._offers.release if self._offers else _ignore
-        self._ram = RamTier(self._layout, ram_bytes, on_removed, peers)
+        self._ram = RamTier(self._layout, ram_bytes, on_removed, ranks)
         self._counters = _Counters()
         self._clock = clock
         self._is_closed = False
@@ -237,7 +237,7 @@ class PrefixCache:
         if found.length == 0:
             return Miss(self._miss_reason(found), found.common)
         caches = self._ram.give(found)
-        return Match(found.length, caches, Source.RAM, _hit_reason(found), found.common)
+        return Match(found.length, caches, HitSource.RAM, _hit_reason(found), found.common)
 
     def _search_ssd(
         self, ssd: SsdTier, token_ids: Sequence[int], salt: bytes
@@ -263,7 +263,7 @@ class PrefixCache:
             self._ram.store(token_ids[: route.length], caches, Kind.TURN, salt)
             common = max(route.length, found.common)
             reason = HitReason.CHECKPOINT if common > route.length else HitReason.WHOLE
-            return Match(route.length, caches, Source.SSD, reason, common)
+            return Match(route.length, caches, HitSource.SSD, reason, common)
         return None
 
     def _miss_reason(self, found: Found) -> MissReason:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from swiftlm_engine.prefix.block_file import CorruptFile, FileKind, Header, read_header
+from swiftlm_engine.prefix.block_file import BlockHeader, CorruptFile, FileKind, read_header
 from swiftlm_engine.prefix.block_tree import Block, BlockTree, State
 from swiftlm_engine.prefix.fingerprint import Fingerprint
 
@@ -93,12 +93,12 @@ def load_tree(namespace: Namespace, tree: BlockTree) -> int:
     return num_deleted
 
 
-def _start(found: tuple[Path, Header | None]) -> int:
+def _start(found: tuple[Path, BlockHeader | None]) -> int:
     assert found[1] is not None
     return found[1].start
 
 
-def _headers(folder: Path) -> Iterator[tuple[Path, Header | None]]:
+def _headers(folder: Path) -> Iterator[tuple[Path, BlockHeader | None]]:
     """Every cache file with its header; None where there is no sound one."""
     for path in folder.iterdir():
         if path.suffix in SUFFIXES.values():
@@ -112,7 +112,7 @@ def _headers(folder: Path) -> Iterator[tuple[Path, Header | None]]:
             yield path, None
 
 
-def _add(tree: BlockTree, path: Path, header: Header) -> bool:
+def _add(tree: BlockTree, path: Path, header: BlockHeader) -> bool:
     """False for a file that hangs on nothing."""
     status = path.stat()
     parent = tree.get(header.parent) if header.parent else None

@@ -11,8 +11,7 @@ from itertools import count
 
 import mlx.core as mx
 
-from swiftlm_engine.brain.prefix_index import Entry, Found, Kind, Part, PrefixIndex
-from swiftlm_engine.cluster.peers import ALONE, Peers
+from swiftlm_engine.brain.prefix_index import CachedPart, Entry, Found, Kind, PrefixIndex
 from swiftlm_engine.prefix.snapshot import (
     Cache,
     LeafKind,
@@ -26,33 +25,34 @@ from swiftlm_engine.prefix.snapshot import (
     leaves_of,
     take,
 )
+from swiftlm_engine.ranks import SINGLE_PROCESS, Ranks
 
 # Checkpoints one conversation may hold besides those it shares with others.
 MAX_STATES = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CacheLayout:
     """How this model's caches divide into parts; the same for every sequence."""
 
     shape: tuple[Cache, ...]  # one set of caches, kept for its nesting and classes only
     kinds: tuple[LeafKind, ...]
 
     @classmethod
-    def of(cls, caches: Sequence[Cache]) -> "Layout":
+    def of(cls, caches: Sequence[Cache]) -> "CacheLayout":
         return cls(tuple(caches), tuple(kind_of(leaf) for leaf in leaves_of(caches)))
 
-    def part_of(self, index: int) -> Part:
-        return Part.TRUNK if self.kinds[index] is LeafKind.TRUNK else Part.STATE
+    def part_of(self, index: int) -> CachedPart:
+        return CachedPart.TRUNK if self.kinds[index] is LeafKind.TRUNK else CachedPart.STATE
 
-    def snapshots(self, caches: Sequence[Cache]) -> "dict[Part, Leaves]":
-        parts: dict[Part, Leaves] = {}
+    def snapshots(self, caches: Sequence[Cache]) -> "dict[CachedPart, Leaves]":
+        parts: dict[CachedPart, Leaves] = {}
         for position, leaf in enumerate(leaves_of(caches)):
             parts.setdefault(self.part_of(position), {})[position] = take(leaf)
         return parts
 
     @property
-    def needs(self) -> frozenset[Part]:
+    def needs(self) -> frozenset[CachedPart]:
         return frozenset(self.part_of(index) for index in range(len(self.kinds)))
 
 
@@ -67,7 +67,7 @@ class _Kept:
     leaves: Leaves
 
 
-def assembled(layout: Layout, parts: Sequence[tuple[Leaves, int]], length: int) -> list[Cache]:
+def assembled(layout: CacheLayout, parts: Sequence[tuple[Leaves, int]], length: int) -> list[Cache]:
     """Fresh caches of the first `length` tokens, from snapshots that are each longer by so many."""
     leaves = {}
     for snapshot, shorter_by in parts:
@@ -87,10 +87,10 @@ class RamTier:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: CacheLayout,
         budget_bytes: int,
         on_removed: Callable[[Entry, bool], None] = lambda entry, was_evicted: None,
-        peers: Peers = ALONE,
+        ranks: Ranks = SINGLE_PROCESS,
     ) -> None:
         self.layout = layout
         self.budget_bytes = budget_bytes
@@ -99,7 +99,7 @@ class RamTier:
         self._kept: dict[Entry, _Kept] = {}
         self._numbers = count(1)
         self._on_removed = on_removed
-        self._peers = peers
+        self._ranks = ranks
 
     def __len__(self) -> int:
         return len(self._index)
@@ -116,7 +116,7 @@ class RamTier:
         self._index.touch(found.trunk, found.state)
         entries = [entry for entry in (found.trunk, found.state) if entry is not None]
         kept = [(self._kept[entry], entry.length - found.length) for entry in entries]
-        self._peers.give([(one.number, shorter_by) for one, shorter_by in kept], found.length)
+        self._ranks.give([(one.number, shorter_by) for one, shorter_by in kept], found.length)
         parts = [(one.leaves, shorter_by) for one, shorter_by in kept]
         return assembled(self.layout, parts, found.length)
 
@@ -137,7 +137,7 @@ class RamTier:
             self._forget(superseded, was_evicted=False)
             if entry not in self._kept:
                 kept = self._kept[entry] = _Kept(next(self._numbers), leaves)
-                self._peers.keep(kept.number, part)
+                self._ranks.keep(kept.number, part)
                 # Started here: a snapshot must not keep a graph, and so its inputs, alive.
                 mx.async_eval([arrays_of(leaf) for leaf in leaves.values()])
                 added.append(entry)
@@ -171,7 +171,7 @@ class RamTier:
             self._index.lock(entry)
         try:
             for entry in added:
-                if entry.part is Part.STATE:
+                if entry.part is CachedPart.STATE:
                     surplus = self._index.surplus_states(entry, MAX_STATES)
                     self._drop(surplus, was_evicted=False)
             self._drop(self._index.stranded(), was_evicted=True)
@@ -199,7 +199,7 @@ class RamTier:
     def _shrink(self, trunk: Entry) -> bool:
         """Keep just the system prompt of a trunk that has to leave, unless another trunk has it."""
         length = trunk.system_length
-        if trunk.part is not Part.TRUNK or not 0 < length < trunk.length:
+        if trunk.part is not CachedPart.TRUNK or not 0 < length < trunk.length:
             return False
         if self._index.covered_elsewhere(trunk, length):
             return False
@@ -211,11 +211,11 @@ class RamTier:
             return False
         mx.eval([arrays_of(leaf) for leaf in leaves.values()])
         kept = _Kept(next(self._numbers), leaves)
-        self._peers.shorten(kept.number, whole.number, length, shorter_by)
+        self._ranks.shorten(kept.number, whole.number, length, shorter_by)
         self._drop([trunk], was_evicted=True)
         token_ids = trunk.token_ids[:length]
         entry, _ = self._index.insert(
-            Part.TRUNK, token_ids, nbytes, kind=Kind.SYSTEM, salt=trunk.salt
+            CachedPart.TRUNK, token_ids, nbytes, kind=Kind.SYSTEM, salt=trunk.salt
         )
         entry.last_used = trunk.last_used
         self._kept[entry] = kept
@@ -228,5 +228,5 @@ class RamTier:
 
     def _forget(self, entries: list[Entry], was_evicted: bool) -> None:
         for entry in entries:
-            self._peers.forget(self._kept.pop(entry).number)
+            self._ranks.forget(self._kept.pop(entry).number)
             self._on_removed(entry, was_evicted)

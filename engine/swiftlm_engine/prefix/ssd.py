@@ -2,8 +2,10 @@
 
 The engine thread decides, copies out and reads; the writer thread gets bytes. A file counts against
 the directory limit from the moment it is planned and is served only once it is in place.
-`SsdTier` keeps the files; what is written of a stored prefix is decided in `offers.py`.
+`SsdTier` keeps the files; what is written of a stored prefix is decided in `ssd_writeback.py`.
 """
+
+from __future__ import annotations
 
 import copy
 import logging
@@ -15,19 +17,35 @@ from pathlib import Path
 import mlx.core as mx
 
 from swiftlm_engine.brain.tokens import pack
-from swiftlm_engine.prefix.allowance import WriteAllowance
-from swiftlm_engine.prefix.block_file import CorruptFile, FileKind, Header, read_payload
-from swiftlm_engine.prefix.block_tree import Block, BlockTree, Route, State, ends_of
-from swiftlm_engine.prefix.disk_leaves import (
-    DiskLayout,
-    from_bytes,
-    leaf_from_tokens,
-    put_together,
-)
+from swiftlm_engine.prefix.block_file import BlockHeader, CorruptFile, FileKind, read_payload
+from swiftlm_engine.prefix.block_tree import Block, BlockPath, BlockTree, State, ends_of
+from swiftlm_engine.prefix.disk_leaves import DiskLayout, from_bytes, leaf_from_tokens, put_together
 from swiftlm_engine.prefix.fingerprint import Fingerprint
 from swiftlm_engine.prefix.namespace import Deleted, Namespace, load_tree, open_namespace
 from swiftlm_engine.prefix.snapshot import Cache, give, leaves_of
 from swiftlm_engine.prefix.writer import Disk, PosixDisk, Remove, Touch, Write, Writer
+
+_DAY_S = 86_400.0
+
+
+class WriteAllowance:
+    def __init__(self, bytes_per_day: int, clock: Callable[[], float]) -> None:
+        self._bytes_per_day = bytes_per_day
+        self._clock = clock
+        self._left = float(bytes_per_day)
+        self._as_of = clock()
+
+    def covers(self, nbytes: int) -> bool:
+        now = self._clock()
+        elapsed = max(0.0, now - self._as_of)  # a wall clock may be set back
+        regained = elapsed / _DAY_S * self._bytes_per_day
+        self._left = min(self._bytes_per_day, self._left + regained)
+        self._as_of = now
+        return nbytes <= self._left
+
+    def spend(self, nbytes: int) -> None:
+        self._left -= nbytes
+
 
 log = logging.getLogger(__name__)
 
@@ -103,11 +121,11 @@ class SsdTier:
 
     # ---- serving ----
 
-    def find(self, token_ids: Sequence[int], max_length: int, salt: bytes) -> Route | None:
+    def find(self, token_ids: Sequence[int], max_length: int, salt: bytes) -> BlockPath | None:
         self.reap()
         return self.tree.find(pack(token_ids[:max_length]), max_length, salt)
 
-    def restore(self, route: Route) -> Generator[bool, None, list[Cache] | None]:
+    def restore(self, route: BlockPath) -> Generator[bool, None, list[Cache] | None]:
         """Returns the leaves at `route.length`; None when a file is damaged (then it is deleted)
         or gone. Pauses after each file and each leaf, so that decode can go on in between."""
         # First, so that nothing on the route is evicted during a pause.
@@ -148,7 +166,7 @@ class SsdTier:
             pieces.setdefault(leaf, []).append(arrays)
         return True
 
-    def _read_state(self, route: Route, buffer: bytearray) -> dict[int, Cache] | None:
+    def _read_state(self, route: BlockPath, buffer: bytearray) -> dict[int, Cache] | None:
         if route.state is None:
             return {}
         read = self._read(route.state, FileKind.STATE, buffer)
@@ -177,7 +195,7 @@ class SsdTier:
 
     def _read(
         self, item: Block | State, kind: FileKind, buffer: bytearray
-    ) -> tuple[Header, list[memoryview]] | None:
+    ) -> tuple[BlockHeader, list[memoryview]] | None:
         if self.tree.get(item.id) is not item:
             return None  # removed during a pause
         path = self._namespace.path(kind, item.id)
@@ -191,7 +209,7 @@ class SsdTier:
         self._counters.bytes_read += item.nbytes
         return header, views
 
-    # ---- writing, for offers.py ----
+    # ---- writing, for ssd_writeback.py ----
 
     def has_room(self, nbytes: int) -> bool:
         """Whether the writer's queue takes that many bytes now."""
@@ -212,7 +230,7 @@ class SsdTier:
         self._allowance.spend(nbytes)
         return True
 
-    def write(self, item: Block | State, header: Header, buffers: list[bytes]) -> None:
+    def write(self, item: Block | State, header: BlockHeader, buffers: list[bytes]) -> None:
         """Plan the file into the tree and hand its bytes to the writer."""
         self.tree.add(item)
         self._writer.submit(

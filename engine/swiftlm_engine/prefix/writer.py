@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from swiftlm_engine.prefix.block_file import Header, encode
+from swiftlm_engine.prefix.block_file import BlockHeader, encode
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class PosixDisk:
 @dataclass(frozen=True, slots=True)
 class Write:
     path: Path
-    header: Header
+    header: BlockHeader
     buffers: tuple[bytes, ...]
 
     @property

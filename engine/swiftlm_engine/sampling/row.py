@@ -7,6 +7,7 @@ token is read. A row's draws depend on its own seed and position only, never on 
 from __future__ import annotations
 
 import secrets
+from typing import Protocol
 
 import mlx.core as mx
 from mlx_lm.models.cache import TokenBuffer
@@ -90,3 +91,11 @@ def _bias_vector(settings: SamplingSettings, vocab_size: int) -> mx.array | None
     ids = mx.array([token_id for token_id, _ in settings.logit_bias])
     values = mx.array([bias for _, bias in settings.logit_bias])
     return mx.zeros((vocab_size,)).at[ids].add(values)
+
+
+class TokenConstraint(Protocol):
+    """A grammar that follows one row (see row_constraint.py)."""
+
+    def advance(self, token_id: int) -> None: ...
+
+    def apply(self, logits: mx.array) -> mx.array: ...

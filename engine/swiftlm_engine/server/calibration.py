@@ -14,10 +14,17 @@ import mlx.core as mx
 
 from swiftlm_engine.brain.calibration import Record, Spread
 from swiftlm_engine.brain.disk_speed import DiskSpeed, measure_disk
-from swiftlm_engine.calibration import FULL, QUICK, Effort, Progress, Subject, measure
-from swiftlm_engine.generation import EngineFault, FaultKind
-from swiftlm_engine.mlx_thread import MlxThread
-from swiftlm_engine.server import encode
+from swiftlm_engine.messages import EngineFault, FaultKind
+from swiftlm_engine.run.mlx_thread import MlxThread
+from swiftlm_engine.server import wire
+from swiftlm_engine.session.calibration import (
+    FULL,
+    QUICK,
+    CalibrationProgress,
+    Effort,
+    Subject,
+    measure,
+)
 from swiftlm_proto import messages as m
 
 log = logging.getLogger(__name__)
@@ -44,17 +51,17 @@ class Calibration:
             async for event in self._run(FULL if full else QUICK):
                 yield event
         except EngineFault as error:
-            yield m.CalibrationEvent(fault=encode.fault(error))
+            yield m.CalibrationEvent(fault=wire.fault(error))
         except RuntimeError as error:
             log.exception("calibration failed")
             fault = EngineFault(FaultKind.INTERNAL, f"the measurement failed: {error}")
-            yield m.CalibrationEvent(fault=encode.fault(fault))
+            yield m.CalibrationEvent(fault=wire.fault(fault))
 
     async def _run(self, effort: Effort) -> AsyncIterator[m.CalibrationEvent]:
         turns = measure(self._subject, effort)
         record: Record | None = None
 
-        def turn() -> Progress | None:
+        def turn() -> CalibrationProgress | None:
             nonlocal record
             try:
                 return next(turns)
@@ -79,7 +86,9 @@ class Calibration:
             record = replace(record, ssd_bytes_s=ssd, ssd_threads=disk.threads)
         yield m.CalibrationEvent(fraction=1.0, record=json.dumps(record.to_json()))
 
-    async def _turn(self, turn: Callable[[], Progress | None]) -> Progress | None:
+    async def _turn(
+        self, turn: Callable[[], CalibrationProgress | None]
+    ) -> CalibrationProgress | None:
         if self._busy():
             raise EngineFault(FaultKind.BUSY, "a request came first", retry_after_s=60)
         return await asyncio.wrap_future(self._mlx.call(turn))

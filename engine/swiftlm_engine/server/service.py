@@ -20,27 +20,20 @@ from typing import TypeVar
 
 import mlx.core as mx
 
-from swiftlm_engine.assembly import open_session
-from swiftlm_engine.cluster.arrivals import gather
 from swiftlm_engine.cluster.group import Group
-from swiftlm_engine.device import NoDevice
-from swiftlm_engine.engine import ends_process, failure
-from swiftlm_engine.generation import (
-    EndReason,
-    EngineFault,
-    Event,
-    FaultKind,
-    Finished,
-    GenerateJob,
-)
-from swiftlm_engine.heap import trim
-from swiftlm_engine.mlx_thread import MlxThread
-from swiftlm_engine.prepare import Prepared
-from swiftlm_engine.server import decode, encode, tokens
+from swiftlm_engine.cluster.rendezvous import gather
+from swiftlm_engine.load.device import NoDevice
+from swiftlm_engine.messages import EndReason, EngineFault, Event, FaultKind, Finished, GenerateJob
+from swiftlm_engine.prompt.prepare import Prepared
+from swiftlm_engine.run.event_bridge import LoopThread
+from swiftlm_engine.run.mlx_thread import MlxThread
+from swiftlm_engine.run.step_loop import ends_process, failure
+from swiftlm_engine.server import tokens, wire
 from swiftlm_engine.server.calibration import Calibration
-from swiftlm_engine.server.courier import Courier
 from swiftlm_engine.server.stats import StatsReader
-from swiftlm_engine.session import Session
+from swiftlm_engine.session.malloc_trim import trim
+from swiftlm_engine.session.open_session import open_session
+from swiftlm_engine.session.session import Session
 from swiftlm_engine.streaming.reader import FilesChanged
 from swiftlm_proto import messages as m
 from swiftlm_proto.exit_codes import GROUP_BROKEN, EngineExit
@@ -74,7 +67,7 @@ class EngineService(m.EngineBase):
         self._session: Session | None = None
         self._stats: StatsReader | None = None
         self._steps: asyncio.Queue[list[Event] | None] = asyncio.Queue()  # None: no more
-        self._courier = Courier(self._loop, self._steps.put_nowait)
+        self._event_bridge = LoopThread(self._loop, self._steps.put_nowait)
         self._flushed = asyncio.Event()  # no stream is open
         self._flushed.set()
         self._accepting = True
@@ -104,7 +97,7 @@ class EngineService(m.EngineBase):
             report("reading", 0.0, f"starting {self._group.size - 1} other ranks")
             leader = gather(self._group, version())
             leader.watch(_end_with_rank)
-        session = open_session(decode.options(message), self._emit, report, leader)
+        session = open_session(wire.options(message), self._emit, report, leader)
         self._session = session
         self._stats = StatsReader(session, self._mlx)
         self._mlx.drive(session)
@@ -115,14 +108,14 @@ class EngineService(m.EngineBase):
             session = opening.result()
         except EngineFault as error:
             log.error("load failed: %s", error)
-            fault = encode.fault(error)
+            fault = wire.fault(error)
         except NoDevice as error:
             fault = m.Fault(kind=m.FaultKind.NO_DEVICE, message=str(error))
         except Exception as error:
             log.exception("load failed")
             fault = m.Fault(kind=m.FaultKind.INTERNAL, message=f"load failed: {error!r}")
         else:
-            model = encode.loaded_model(session.facts)
+            model = wire.loaded_model(session.facts)
             return m.LoadEvent(stage=m.LoadEventStage.READY, fraction=1.0, model=model)
         return m.LoadEvent(stage=m.LoadEventStage.FAILED, fault=fault)
 
@@ -133,7 +126,7 @@ class EngineService(m.EngineBase):
         self._flushed.clear()
         try:
             while (events := await self._steps.get()) is not None:
-                yield encode.step_events(events)
+                yield wire.step_events(events)
         finally:
             self._flushed.set()
             reading.cancel()
@@ -153,7 +146,7 @@ class EngineService(m.EngineBase):
         session = self._ready()
         if not self._accepting:
             raise EngineFault(FaultKind.SHUTTING_DOWN, "this model is being unloaded")
-        job = decode.job(request)
+        job = wire.job(request)
         self._cancelled.discard(job.request_id)  # of an abort that came too late
         self._preparing.add(job.request_id)
         self._tokenizing.submit(self._prepare, session, job)
@@ -219,13 +212,13 @@ class EngineService(m.EngineBase):
         try:
             return await self._on_tokenizer(tokens.tokenize, message)
         except EngineFault as error:
-            return m.TokenizeReply(fault=encode.fault(error))
+            return m.TokenizeReply(fault=wire.fault(error))
 
     async def detokenize(self, message: m.DetokenizeRequest) -> m.DetokenizeReply:
         try:
             return await self._on_tokenizer(tokens.detokenize, message)
         except EngineFault as error:
-            return m.DetokenizeReply(fault=encode.fault(error))
+            return m.DetokenizeReply(fault=wire.fault(error))
 
     async def embed(self, message: m.EmbedRequest) -> m.EmbedReply:
         try:
@@ -236,11 +229,11 @@ class EngineService(m.EngineBase):
             calls = (self._mlx.call(embed, ids, size) for ids in texts)
             vectors = [await asyncio.wrap_future(call) for call in calls]
         except EngineFault as error:
-            return m.EmbedReply(fault=encode.fault(error))
+            return m.EmbedReply(fault=wire.fault(error))
         except RuntimeError as error:
             log.exception("embeddings failed")
             fault = EngineFault(FaultKind.INTERNAL, f"the model failed: {error}")
-            return m.EmbedReply(fault=encode.fault(fault))
+            return m.EmbedReply(fault=wire.fault(fault))
         return m.EmbedReply(
             embeddings=[m.Embedding(values=vector) for vector in vectors],
             prompt_tokens=sum(len(ids) for ids in texts),
@@ -269,7 +262,7 @@ class EngineService(m.EngineBase):
             self._refuse_in_group("calibration")
             session = self._ready()
         except EngineFault as error:
-            yield m.CalibrationEvent(fault=encode.fault(error))
+            yield m.CalibrationEvent(fault=wire.fault(error))
             return
 
         def busy() -> bool:
@@ -299,7 +292,7 @@ class EngineService(m.EngineBase):
 
     async def _flush(self) -> None:
         """Lets the daemon have every event before its stream ends."""
-        self._courier.send(None)
+        self._event_bridge.send(None)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._flushed.wait(), FLUSH_S)
 
@@ -337,7 +330,7 @@ class EngineService(m.EngineBase):
 
     def _emit(self, events: list[Event]) -> None:
         """From any thread."""
-        self._courier.send(events)
+        self._event_bridge.send(events)
 
     async def _on_tokenizer(self, function: Callable[[Session, Q], R], question: Q) -> R:
         session = self._ready()

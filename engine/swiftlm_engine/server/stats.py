@@ -14,10 +14,9 @@ import time
 
 import mlx.core as mx
 
-from swiftlm_engine.footprint import footprint_bytes
-from swiftlm_engine.mlx_thread import MlxThread
-from swiftlm_engine.server.holdings import holdings
-from swiftlm_engine.session import Session
+from swiftlm_engine.run.mlx_thread import MlxThread
+from swiftlm_engine.server.memory import footprint_bytes, holdings
+from swiftlm_engine.session.session import Session
 from swiftlm_proto import messages as m
 
 WAIT_S = 1.0

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import betterproto2
 
-from swiftlm_engine.generation import EngineFault, FaultKind, GenerateJob
-from swiftlm_engine.server import decode
-from swiftlm_engine.session import Session
+from swiftlm_engine.messages import EngineFault, FaultKind, GenerateJob
+from swiftlm_engine.server import wire
+from swiftlm_engine.session.session import Session
 from swiftlm_proto import messages as m
 
 
 def tokenize(session: Session, question: m.TokenizeRequest) -> m.TokenizeReply:
     if question.chat is not None:
-        job = GenerateJob("", decode.chat(question.chat))
+        job = GenerateJob("", wire.chat(question.chat))
         ids = session.preparer.tokenise(job).token_ids
     else:
         ids = session.preparer.tokenizer.encode(

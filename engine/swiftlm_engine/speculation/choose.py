@@ -9,8 +9,8 @@ from typing import Any
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model, load_tokenizer
 
-from swiftlm_engine.generation import EngineFault, FaultKind
-from swiftlm_engine.loader import DTYPES
+from swiftlm_engine.load.weights import DTYPES
+from swiftlm_engine.messages import EngineFault, FaultKind
 from swiftlm_engine.speculation.draft_model import DraftModelDrafter
 from swiftlm_engine.speculation.ngram import NgramDrafter
 from swiftlm_engine.speculation.speculator import Drafter, Speculator

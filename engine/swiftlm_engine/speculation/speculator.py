@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-from swiftlm_engine.brain.sequence import Sequence
 from swiftlm_engine.sampling.row import RowSampling
 from swiftlm_engine.sampling.sampler import sample
+from swiftlm_engine.schedule.sequence import Sequence
 from swiftlm_engine.speculation.payoff import Payoff
 
 

@@ -16,9 +16,8 @@ from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchGLU, Switch
 from swiftlm_engine.brain.facts import read_model
 from swiftlm_engine.brain.facts.expert_layout import EXPERT_MODULES
 from swiftlm_engine.brain.plan.expert_families import streams_experts
-from swiftlm_engine.generation import EngineFault, FaultKind
+from swiftlm_engine.messages import EngineFault, FaultKind
 from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
-from swiftlm_engine.streaming.dtypes import NAMES
 from swiftlm_engine.streaming.gpu_memory import make_reader
 from swiftlm_engine.streaming.layer import GROUP, Bank, StreamedExperts
 from swiftlm_engine.streaming.next_router import NextLayer, Router, router_of
@@ -27,9 +26,10 @@ from swiftlm_engine.streaming.report import StreamingReport, StreamMode, StreamO
 from swiftlm_engine.streaming.slots import SlotMap, make_policy
 from swiftlm_engine.streaming.streamer import Streamer
 from swiftlm_engine.streaming.table import (
+    NAMES,
     Component,
+    StreamedTensor,
     TableError,
-    Tensor,
     locate,
     memory_bytes,
     read_headers,
@@ -123,7 +123,9 @@ def _layer_order(path: str) -> tuple[int, ...]:
     return tuple(int(part) for part in path.split(".") if part.isdecimal())
 
 
-def _components(tensors: dict[str, Tensor], path: str, switch: nn.Module) -> tuple[Component, ...]:
+def _components(
+    tensors: dict[str, StreamedTensor], path: str, switch: nn.Module
+) -> tuple[Component, ...]:
     return tuple(
         locate(tensors, path, name, tuple(array.shape), NAMES.get(array.dtype, str(array.dtype)))
         for name, array in tree_flatten(switch.parameters())

@@ -17,13 +17,12 @@ import mlx.nn as nn
 import numpy as np
 
 from swiftlm_engine.streaming.counters import LayerCounters
-from swiftlm_engine.streaming.dtypes import DTYPES
 from swiftlm_engine.streaming.gpu_memory import keep_on_device
 from swiftlm_engine.streaming.next_router import NextLayer
 from swiftlm_engine.streaming.reader import Job
 from swiftlm_engine.streaming.slots import Move, SlotMap, SlotPlan
 from swiftlm_engine.streaming.streamer import Streamer
-from swiftlm_engine.streaming.table import Component
+from swiftlm_engine.streaming.table import DTYPES, Component
 from swiftlm_engine.streaming.trace import seat
 
 GROUP = 8  # experts in each of the two banks of a sweep; the plan sets their memory aside

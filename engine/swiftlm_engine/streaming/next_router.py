@@ -17,13 +17,13 @@ import mlx.nn as nn
 Router = Callable[[mx.array], mx.array]  # (..., D) -> (..., m) experts, lazy
 
 
-class Reader(Protocol):
+class RouterReader(Protocol):
     def read_ahead(self, experts: tuple[int, ...]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class NextLayer:
-    layer: Reader
+    layer: RouterReader
     router: Router
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
-from swiftlm_engine.streaming.reader import Source
+from swiftlm_engine.streaming.reader import ReadSource
 from swiftlm_engine.streaming.table import Component
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,9 @@ def packed(
     starts = [0, *accumulate(sizes)]
     return tuple(
         replace(component, sources=tuple(
-            Source(folder / RECORDS, layer.offset + e * layer.stride + start, s.num_bytes, s.dtype)
+            ReadSource(
+                folder / RECORDS, layer.offset + e * layer.stride + start, s.num_bytes, s.dtype
+            )
             for e, s in enumerate(component.sources)
         ))
         for component, start in zip(components, starts, strict=False)

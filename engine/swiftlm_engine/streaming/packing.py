@@ -21,7 +21,7 @@ from mlx_lm.utils import load_model
 
 from swiftlm_engine.brain.facts.config import read_config
 from swiftlm_engine.convert.lines import die_with_parent, say
-from swiftlm_engine.generation import EngineFault
+from swiftlm_engine.messages import EngineFault
 from swiftlm_engine.streaming.counters import StreamCounters
 from swiftlm_engine.streaming.install import ExpertLayer, find_experts
 from swiftlm_engine.streaming.pack import (

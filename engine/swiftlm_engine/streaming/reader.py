@@ -37,7 +37,7 @@ class FilesChanged(ReadFault):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ReadSource:
     """Where one component of one expert lies, and as what its bytes are to be taken."""
 
     path: Path
@@ -48,7 +48,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    source: Source
+    source: ReadSource
     target: memoryview  # of bytes
     target_dtype: str
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from swiftlm_engine.generation import EngineFault, FaultKind
+from swiftlm_engine.messages import EngineFault, FaultKind
 from swiftlm_engine.streaming.reader import DEFAULT_THREADS, Preadv
 from swiftlm_engine.streaming.slots import PolicyKind
 from swiftlm_engine.streaming.streamer import Streamer

@@ -11,8 +11,20 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import mlx.core as mx
+
 from swiftlm_engine.brain.facts.expert_layout import MIXTRAL_NAMES, experts_of, places
-from swiftlm_engine.streaming.reader import Source, can_read
+from swiftlm_engine.streaming.reader import ReadSource, can_read
+
+DTYPES = {
+    "F32": mx.float32,
+    "F16": mx.float16,
+    "BF16": mx.bfloat16,
+    "U32": mx.uint32,
+    "U8": mx.uint8,
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
 
 MAX_HEADER = 100 << 20
 
@@ -22,7 +34,7 @@ class TableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class StreamedTensor:
     path: Path
     offset: int
     num_bytes: int
@@ -37,17 +49,17 @@ class Component:
     name: str
     shape: tuple[int, ...]  # of one expert
     dtype: str  # wanted in memory
-    sources: tuple[Source, ...]  # by expert
+    sources: tuple[ReadSource, ...]  # by expert
 
 
-def read_headers(folder: Path) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+def read_headers(folder: Path) -> dict[str, StreamedTensor]:
+    found: dict[str, StreamedTensor] = {}
     for path in sorted(folder.glob("model*.safetensors")):
         found |= _read_header(path)
     return found
 
 
-def _read_header(path: Path) -> dict[str, Tensor]:
+def _read_header(path: Path) -> dict[str, StreamedTensor]:
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         if size > MAX_HEADER:
@@ -55,7 +67,7 @@ def _read_header(path: Path) -> dict[str, Tensor]:
         header = json.loads(file.read(size))
     header.pop("__metadata__", None)
     return {
-        name: Tensor(
+        name: StreamedTensor(
             path,
             8 + size + entry["data_offsets"][0],
             entry["data_offsets"][1] - entry["data_offsets"][0],
@@ -67,7 +79,7 @@ def _read_header(path: Path) -> dict[str, Tensor]:
 
 
 def locate(
-    tensors: dict[str, Tensor], path: str, name: str, shape: tuple[int, ...], dtype: str
+    tensors: dict[str, StreamedTensor], path: str, name: str, shape: tuple[int, ...], dtype: str
 ) -> Component:
     """Parameter `name` (shape `(experts, ...)`) of the expert module at `path`."""
     sources = (
@@ -84,8 +96,8 @@ def locate(
 
 
 def _stacked(
-    tensors: dict[str, Tensor], path: str, name: str, shape: tuple[int, ...]
-) -> tuple[Source, ...] | None:
+    tensors: dict[str, StreamedTensor], path: str, name: str, shape: tuple[int, ...]
+) -> tuple[ReadSource, ...] | None:
     for place in places(path):
         tensor = tensors.get(f"{place}.{name}")
         if tensor is not None and tensor.shape == shape:
@@ -94,8 +106,8 @@ def _stacked(
 
 
 def _per_expert(
-    tensors: dict[str, Tensor], path: str, name: str, shape: tuple[int, ...]
-) -> tuple[Source, ...] | None:
+    tensors: dict[str, StreamedTensor], path: str, name: str, shape: tuple[int, ...]
+) -> tuple[ReadSource, ...] | None:
     module, _, parameter = name.partition(".")
     for place in places(path):
         experts = experts_of(place)
@@ -103,13 +115,13 @@ def _per_expert(
             names = [f"{experts}.{e}.{alias}.{parameter}" for e in range(shape[0])]
             found = [tensors[n] for n in names if n in tensors]
             if len(found) == shape[0] and all(t.shape == shape[1:] for t in found):
-                return tuple(Source(t.path, t.offset, t.num_bytes, t.dtype) for t in found)
+                return tuple(ReadSource(t.path, t.offset, t.num_bytes, t.dtype) for t in found)
     return None
 
 
 def _fused(
-    tensors: dict[str, Tensor], path: str, name: str, shape: tuple[int, ...]
-) -> tuple[Source, ...] | None:
+    tensors: dict[str, StreamedTensor], path: str, name: str, shape: tuple[int, ...]
+) -> tuple[ReadSource, ...] | None:
     """`gate_up_proj` of shape (experts, 2 x inner, hidden): gate first, then up."""
     module, _, parameter = name.partition(".")
     if parameter != "weight" or len(shape) != 3:
@@ -127,11 +139,11 @@ def _fused(
     return None
 
 
-def _cut(tensor: Tensor, experts: int, part: int, parts: int) -> tuple[Source, ...]:
+def _cut(tensor: StreamedTensor, experts: int, part: int, parts: int) -> tuple[ReadSource, ...]:
     """Part `part` of `parts` of each expert's run of bytes."""
     size = tensor.num_bytes // experts // parts
     return tuple(
-        Source(tensor.path, tensor.offset + (e * parts + part) * size, size, tensor.dtype)
+        ReadSource(tensor.path, tensor.offset + (e * parts + part) * size, size, tensor.dtype)
         for e in range(experts)
     )
 

@@ -19,14 +19,13 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from swiftlm_engine.brain.plan.layer_streaming import LayerSize, place_layers
-from swiftlm_engine.generation import EngineFault, FaultKind
+from swiftlm_engine.messages import EngineFault, FaultKind
 from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
-from swiftlm_engine.streaming.dtypes import DTYPES, NAMES
 from swiftlm_engine.streaming.gpu_memory import keep_on_device, make_reader
-from swiftlm_engine.streaming.reader import Job, Source, can_read
+from swiftlm_engine.streaming.reader import Job, ReadSource, can_read
 from swiftlm_engine.streaming.report import StreamingReport, StreamMode, StreamOptions, refused
 from swiftlm_engine.streaming.streamer import Streamer
-from swiftlm_engine.streaming.table import TableError, read_headers
+from swiftlm_engine.streaming.table import DTYPES, NAMES, TableError, read_headers
 
 # The plan takes all of a layer to pass through; what the model changes on the way in does not.
 SLACK = 1.05
@@ -37,7 +36,7 @@ class _Parameter:
     """One array of a layer that can be read straight from the file."""
 
     name: str
-    source: Source
+    source: ReadSource
     shape: tuple[int, ...]
     dtype: str
     owner: nn.Module  # of the layer: the module that holds it, and under which key
@@ -208,7 +207,7 @@ def _state(argument: Any) -> Any:  # of a cache; nothing of anything else
     return getattr(argument, "state", None)
 
 
-def _find_sources(model: nn.Module, folder: Path) -> dict[str, Source]:
+def _find_sources(model: nn.Module, folder: Path) -> dict[str, ReadSource]:
     """Where each parameter lies that the model takes as it is.
 
     `sanitize` renames tensors, and changes some: those it hands on are the same objects.
@@ -223,11 +222,11 @@ def _find_sources(model: nn.Module, folder: Path) -> dict[str, Source]:
     for path, array in sanitize(dict(lazy)).items():
         tensor = tensors.get(names.get(id(array), ""))
         if tensor is not None and tensor.shape == tuple(array.shape):
-            found[path] = Source(tensor.path, tensor.offset, tensor.num_bytes, tensor.dtype)
+            found[path] = ReadSource(tensor.path, tensor.offset, tensor.num_bytes, tensor.dtype)
     return found
 
 
-def _find_layers(model: nn.Module, sources: dict[str, Source]) -> list[_Layer]:
+def _find_layers(model: nn.Module, sources: dict[str, ReadSource]) -> list[_Layer]:
     blocks = getattr(model, "layers", None)
     if not isinstance(blocks, list) or not all(isinstance(b, nn.Module) for b in blocks):
         raise refused("the layers of this model are not where they are known to be")
@@ -235,7 +234,7 @@ def _find_layers(model: nn.Module, sources: dict[str, Source]) -> list[_Layer]:
     return [_layer(paths[id(block)], block, sources) for block in blocks]
 
 
-def _layer(path: str, block: nn.Module, sources: dict[str, Source]) -> _Layer:
+def _layer(path: str, block: nn.Module, sources: dict[str, ReadSource]) -> _Layer:
     parameters, memory_bytes = [], 0
     for name, array in tree_flatten(block.parameters()):
         source, dtype = sources.get(f"{path}.{name}"), NAMES.get(array.dtype, "")

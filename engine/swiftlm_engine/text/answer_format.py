@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from swiftlm_engine.text.blocks import block_finder, find_harmony_block
+from swiftlm_engine.text.chat import ToolSpec
 from swiftlm_engine.text.emitter import Emitter
 from swiftlm_engine.text.harmony import (
     HarmonyMarkers,
@@ -15,16 +16,15 @@ from swiftlm_engine.text.harmony import (
     harmony_destination,
     muse_destination,
 )
-from swiftlm_engine.text.marks import marked
-from swiftlm_engine.text.messages import ToolSpec
-from swiftlm_engine.text.reader import AnswerReader, Reader
+from swiftlm_engine.text.markers import marked
+from swiftlm_engine.text.reader import AnswerReader, TextReader
 from swiftlm_engine.text.reasoning import TAGS, Tags, Thoughts, opened_by
 from swiftlm_engine.text.replay import FindBlock
 from swiftlm_engine.text.tools.families import (
     HERMES,
     CallContext,
-    Family,
     Starts,
+    ToolFamily,
     bare_any,
     choose_family,
 )
@@ -49,7 +49,7 @@ COHERE_MARKUP = ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ParserChoice:
     """How one answer is to be read."""
 
     calls: CallContext | None  # None: no tools, or none allowed
@@ -102,7 +102,7 @@ class AnswerFormat:
             return None
         return opened_by(self.mark(prompt_tail), self.tags)
 
-    def reader(self, emitter: Emitter, reading: Reading) -> Reader:
+    def reader(self, emitter: Emitter, reading: ParserChoice) -> TextReader:
         tail = self.mark(reading.prompt_tail)
         if self.harmony:
             known = reading.calls.known if reading.calls else ()
@@ -122,7 +122,9 @@ class AnswerFormat:
         thoughts = Thoughts(self.tags, inside, tuple(map(self.mark, interrupts)))
         return self._answer(emitter, reading, thoughts)
 
-    def _answer(self, emitter: Emitter, reading: Reading, thoughts: Thoughts | None) -> Reader:
+    def _answer(
+        self, emitter: Emitter, reading: ParserChoice, thoughts: Thoughts | None
+    ) -> TextReader:
         calls = reading.calls
         dropped = tuple(map(self.mark, _markup(self.family)))
         if calls is None:
@@ -161,7 +163,7 @@ class AnswerFormat:
         return {*self.family.controls, *tags, *channel, *muse, *_markup(self.family)}
 
 
-def _markup(family: Family) -> tuple[str, ...]:
+def _markup(family: ToolFamily) -> tuple[str, ...]:
     """What a family writes around an answer, to no one."""
     return {"kimi_k3": XTML_MARKUP, "cohere": COHERE_MARKUP}.get(family.name, ())
 

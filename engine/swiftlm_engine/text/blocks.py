@@ -3,12 +3,12 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from swiftlm_engine.text.chat import ToolSpec
 from swiftlm_engine.text.emitter import Emitter, EmitterOptions
 from swiftlm_engine.text.events import TextEvent, ToolCallDelta, ToolCallStart
 from swiftlm_engine.text.markers import first_marker
-from swiftlm_engine.text.messages import ToolSpec
 from swiftlm_engine.text.reader import Start
-from swiftlm_engine.text.replay import Block, FindBlock
+from swiftlm_engine.text.replay import FindBlock, ReplayBlock
 from swiftlm_engine.text.tools.families import CallContext, call_context
 
 # From behind the role to the end of the arguments; alone, such a text is a call too.
@@ -20,11 +20,11 @@ HARMONY_CALL = re.compile(
 )
 
 
-def find_harmony_block(text: str, position: int) -> Block | None:
+def find_harmony_block(text: str, position: int) -> ReplayBlock | None:
     match = HARMONY_CALL.search(text, position)
     if match is None:
         return None
-    return Block(match.start(1), match.end(3), ((match[2], match[3]),))
+    return ReplayBlock(match.start(1), match.end(3), ((match[2], match[3]),))
 
 
 def block_finder(
@@ -32,7 +32,7 @@ def block_finder(
 ) -> FindBlock:
     """Finds what the family would read as calls; control tokens stand in a prompt as text."""
 
-    def find(text: str, position: int) -> Block | None:
+    def find(text: str, position: int) -> ReplayBlock | None:
         emitter = Emitter(EmitterOptions(stream_arguments=False))
         starts = starts_of(call_context(emitter, str, tools))
         found = first_marker(text, starts, position)
@@ -46,7 +46,7 @@ def block_finder(
             reader.finish(cut=True)
         calls = _calls(emitter.take())
         end = len(text) - len(rest or "") if calls else place + len(marker)
-        return Block(place, end, calls)
+        return ReplayBlock(place, end, calls)
 
     return find
 

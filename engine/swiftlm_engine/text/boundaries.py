@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from swiftlm_engine.text.messages import ImagePart, Message, TextPart
+from swiftlm_engine.text.chat import ImagePart, Message, TextPart
 from swiftlm_engine.text.turns import Turns, is_system
 
 MAX_REMEMBERED = 4096

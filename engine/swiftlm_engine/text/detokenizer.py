@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, Protocol
 
-from swiftlm_engine.text.marks import MARK, marked
+from swiftlm_engine.text.markers import MARK, marked
 
 REPLACEMENT = "\ufffd"
 # A character is four bytes at most; a window that still ends in half a character after this
@@ -24,7 +24,7 @@ MAX_HELD_TOKENS = 8
 class TokenTexts:
     """The text of each token of one vocabulary; shared by all sequences of a model.
 
-    `controls` are marked (see marks.py), `kept` are shown as plain text although they are special.
+    `controls` are marked (see markers.py), `kept` are shown as plain text although special.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from swiftlm_engine.text.events import (
     ToolCallDelta,
     ToolCallStart,
 )
-from swiftlm_engine.text.marks import unmarked
+from swiftlm_engine.text.markers import unmarked
 from swiftlm_engine.text.replay import RawCalls
 
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from swiftlm_engine.text.emitter import Emitter
-from swiftlm_engine.text.markers import first_marker, held_length
-from swiftlm_engine.text.marks import unmarked
-from swiftlm_engine.text.reader import Reader
+from swiftlm_engine.text.markers import first_marker, held_length, unmarked
+from swiftlm_engine.text.reader import TextReader
 from swiftlm_engine.text.tools.json_stream import JsonStream
 
 
-class Route(Enum):
+class HarmonyChannel(Enum):
     REASONING = auto()
     CONTENT = auto()
     CALL = auto()
@@ -26,7 +25,7 @@ class Route(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    route: Route
+    route: HarmonyChannel
     name: str = ""
 
 
@@ -47,7 +46,7 @@ class HarmonyReader:
         markers: HarmonyMarkers,
         destination: Callable[[str], Destination],
         header: str = "",
-        content: Reader | None = None,
+        content: TextReader | None = None,
     ) -> None:
         self._emitter = emitter
         self._markers = markers
@@ -63,7 +62,7 @@ class HarmonyReader:
 
     @property
     def in_reasoning(self) -> bool:
-        return self._to is not None and self._to.route is Route.REASONING
+        return self._to is not None and self._to.route is HarmonyChannel.REASONING
 
     def push(self, text: str) -> None:
         self._held += text
@@ -107,13 +106,13 @@ class HarmonyReader:
         self._raw = ""
         header, self._header = unmarked(self._header), ""
         self._written = header.removeprefix("<|start|>assistant") + unmarked(self._markers.message)
-        if to.route is Route.CALL:
+        if to.route is HarmonyChannel.CALL:
             self._json = JsonStream()
             self._emitter.open_call(to.name)
 
     def _read_body(self, to: Destination) -> bool:
         markers = (*self._markers.ends, *self._markers.starts)
-        if to.route is Route.CALL and not (self._json.done or self._json.failed):
+        if to.route is HarmonyChannel.CALL and not (self._json.done or self._json.failed):
             return self._read_arguments()
         found = first_marker(self._held, markers)
         if found is None:
@@ -144,21 +143,21 @@ class HarmonyReader:
         return over
 
     def _body(self, to: Destination, text: str) -> None:
-        if to.route is Route.REASONING:
+        if to.route is HarmonyChannel.REASONING:
             self._emitter.reasoning(text)
-        elif to.route is Route.CONTENT and text:
+        elif to.route is HarmonyChannel.CONTENT and text:
             if self._content is not None:
                 self._content.push(text)
             else:
                 self._emitter.content(text)
-        elif to.route is Route.CALL and self._json.failed:
+        elif to.route is HarmonyChannel.CALL and self._json.failed:
             self._raw += text
 
     def _leave(self, to: Destination, cut: bool) -> None:
         self._to = None
-        if to.route is Route.REASONING:
+        if to.route is HarmonyChannel.REASONING:
             self._emitter.end_reasoning()
-        elif to.route is Route.CALL and not self._json.done:
+        elif to.route is HarmonyChannel.CALL and not self._json.done:
             if cut:
                 self._emitter.drop_call()
             elif self._raw.strip():
@@ -175,10 +174,14 @@ def harmony_destination(known: Collection[str]) -> Callable[[str], Destination]:
         to = recipient[1] if recipient else ""
         name = to.removeprefix("functions.")
         if name and (name != to or name in known):
-            return Destination(Route.CALL, name)
+            return Destination(HarmonyChannel.CALL, name)
         if channel and channel[-1] == "analysis":
-            return Destination(Route.REASONING)
-        return Destination(Route.NOWHERE if to not in ("", "user", "assistant") else Route.CONTENT)
+            return Destination(HarmonyChannel.REASONING)
+        return Destination(
+            HarmonyChannel.NOWHERE
+            if to not in ("", "user", "assistant")
+            else HarmonyChannel.CONTENT
+        )
 
     return destination
 
@@ -186,4 +189,4 @@ def harmony_destination(known: Collection[str]) -> Callable[[str], Destination]:
 def muse_destination(header: str) -> Destination:
     recipient = re.search(r"\bto=(\S+)", header)
     to_itself = recipient is not None and recipient[1] == "self"
-    return Destination(Route.REASONING if to_itself else Route.CONTENT)
+    return Destination(HarmonyChannel.REASONING if to_itself else HarmonyChannel.CONTENT)

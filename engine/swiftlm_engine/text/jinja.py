@@ -9,16 +9,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
+from swiftlm_engine.text.chat import Chat, ImagePart, Message, Part, TextPart, ToolCall, tool_dicts
 from swiftlm_engine.text.detokenizer import bare
-from swiftlm_engine.text.messages import (
-    Chat,
-    ImagePart,
-    Message,
-    Part,
-    TextPart,
-    ToolCall,
-    tool_dicts,
-)
 from swiftlm_engine.text.tools.json_stream import mend_object
 from swiftlm_engine.text.turns import Turns
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from swiftlm_engine.text.answer_format import AnswerFormat
+from swiftlm_engine.text.chat import Chat
 from swiftlm_engine.text.detokenizer import TokenTexts, bare, special_tokens
-from swiftlm_engine.text.messages import Chat
-from swiftlm_engine.text.output import OutputOptions, OutputParser
+from swiftlm_engine.text.output_parser import OutputOptions, OutputParser
 from swiftlm_engine.text.replay import RawCallMemory
 from swiftlm_engine.text.template import ChatTemplate, ImageTexts, RenderedPrompt, Replay
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from swiftlm_engine.text.messages import Message, TextPart, ToolCall, ToolSpec
+from swiftlm_engine.text.chat import Message, TextPart, ToolCall, ToolSpec
 from swiftlm_engine.text.turns import Turns, is_system, merge_neighbours
 
 PYTHON_CALL_START, _PYTHON_CALL_END = "<|tool_call_start|>", "<|tool_call_end|>"

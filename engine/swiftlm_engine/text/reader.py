@@ -1,5 +1,7 @@
 """Reader: the text of one answer to events; thoughts, content and calls one after the other."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,7 +9,16 @@ from typing import Protocol
 from swiftlm_engine.text.emitter import Emitter
 from swiftlm_engine.text.markers import first_marker, held_length
 from swiftlm_engine.text.reasoning import Opening, Thoughts
-from swiftlm_engine.text.tools.reader import CallReader
+
+
+class CallReader(Protocol):
+    """Reads from behind a start marker to where the calls are over. It never raises."""
+
+    def feed(self, text: str) -> str | None:
+        """None while the calls go on; then the text behind them."""
+
+    def finish(self, cut: bool) -> None:
+        """The text ends here: cut off, or because the model had no more to say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +32,7 @@ class Start:
 Starts = Mapping[str, Start]
 
 
-class Reader(Protocol):
+class TextReader(Protocol):
     @property
     def in_reasoning(self) -> bool: ...
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 
-from swiftlm_engine.text.messages import Message, ToolCall
+from swiftlm_engine.text.chat import Message, ToolCall
 from swiftlm_engine.text.reasoning import TAGS
 
 MAX_BYTES = 16 * 2**20
@@ -68,7 +68,7 @@ class RawCallMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ReplayBlock:
     """Calls found in a rendered prompt: where, and their names and JSON arguments."""
 
     start: int
@@ -102,7 +102,7 @@ def _with_thoughts(memory: RawCallMemory, message: Message) -> Message:
 
 
 # Finds the next block of calls at or after a position of a rendered prompt.
-FindBlock = Callable[[str, int], Block | None]
+FindBlock = Callable[[str, int], ReplayBlock | None]
 
 
 def splices(
@@ -147,7 +147,7 @@ def moved(position: int, changes: Sequence[Splice]) -> int | None:
     return position + shift
 
 
-def _splice(text: str, block: Block, raw: RawCalls) -> list[Splice]:
+def _splice(text: str, block: ReplayBlock, raw: RawCalls) -> list[Splice]:
     start, new = block.start, raw.text
     if raw.lead is not None:
         start = len(text[:start].rstrip())
@@ -155,7 +155,7 @@ def _splice(text: str, block: Block, raw: RawCalls) -> list[Splice]:
     return [Splice(start, block.end, new)] if text[start : block.end] != new else []
 
 
-def _reads_as(raw: RawCalls, block: Block, find: FindBlock) -> bool:
+def _reads_as(raw: RawCalls, block: ReplayBlock, find: FindBlock) -> bool:
     """The client may have changed a call and kept its id."""
     written = find(raw.text, 0)
     return written is not None and [_loaded(c) for c in written.calls] == [
@@ -170,7 +170,7 @@ def _loaded(call: tuple[str, str]) -> tuple[str, object]:
         return call
 
 
-def _match(waiting: Sequence[ToolCall], block: Block) -> int | None:
+def _match(waiting: Sequence[ToolCall], block: ReplayBlock) -> int | None:
     """Which of the calls that are still to come the block spells."""
     length = len(block.calls)
     for at in range(len(waiting) - length + 1):

@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any
 
 from swiftlm_engine.text.boundaries import Boundaries, Encoded, Position
+from swiftlm_engine.text.chat import Chat, Message, TextPart, ToolCall, ToolSpec
 from swiftlm_engine.text.detokenizer import bare
 from swiftlm_engine.text.jinja import TEMPLATE_ERRORS, Renderer
-from swiftlm_engine.text.messages import Chat, Message, TextPart, ToolCall, ToolSpec
 from swiftlm_engine.text.plain_tools import (
     PYTHON_CALL_START,
     explain_tools,

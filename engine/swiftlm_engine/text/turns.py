@@ -11,7 +11,7 @@ import string
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from swiftlm_engine.text.messages import Message, TextPart, ToolCall
+from swiftlm_engine.text.chat import Message, TextPart, ToolCall
 
 Turns = tuple[Message, ...]
 ID_LETTERS = string.ascii_letters + string.digits

@@ -29,9 +29,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from swiftlm_engine.turboquant.batch import TurboBatchKVCache
     from swiftlm_engine.turboquant.build import Caches, make_caches, model_verdict
-    from swiftlm_engine.turboquant.cache import TurboKVCache
+    from swiftlm_engine.turboquant.cache import TurboBatchKVCache, TurboKVCache
     from swiftlm_engine.turboquant.routing import install
 
 __all__ = [
@@ -45,7 +44,7 @@ __all__ = [
 
 _HOME = {
     "Caches": "build",
-    "TurboBatchKVCache": "batch",
+    "TurboBatchKVCache": "cache",
     "TurboKVCache": "cache",
     "install": "routing",
     "make_caches": "build",

@@ -88,3 +88,16 @@ def _partial(logits: mx.array, values: mx.array) -> Partial:
     maximum = mx.max(logits, -1, keepdims=True)
     weights = mx.exp(logits - maximum)
     return Partial(maximum, mx.sum(weights, -1, keepdims=True), weights @ values)
+
+
+def exact_attention(kv: SequenceKV, queries: mx.array, scale: float) -> mx.array:
+    return plain_attention(queries, *kv.keys_and_values(), scale)
+
+
+def plain_attention(queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:
+    """(..., Hq, T, d) queries over ordinary (H, N, d) keys and values."""
+    mask = "causal" if queries.shape[-2] > 1 else None
+    out = mx.fast.scaled_dot_product_attention(
+        queries.reshape(1, *queries.shape[-3:]), keys[None], values[None], scale=scale, mask=mask
+    )
+    return out.reshape(queries.shape)

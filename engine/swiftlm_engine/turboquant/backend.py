@@ -6,6 +6,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from swiftlm_engine.turboquant import attention
+from swiftlm_engine.turboquant.attention import exact_attention
 from swiftlm_engine.turboquant.codec import Pages
 from swiftlm_engine.turboquant.encoder import encode_plain
 from swiftlm_engine.turboquant.formats import KVFormat
@@ -37,19 +38,6 @@ class PlainBackend:
 
     def key_order(self, format: KVFormat, head_dim: int) -> NibbleOrder:
         return NibbleOrder.OFFSET
-
-
-def exact_attention(kv: SequenceKV, queries: mx.array, scale: float) -> mx.array:
-    return plain_attention(queries, *kv.keys_and_values(), scale)
-
-
-def plain_attention(queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:
-    """(..., Hq, T, d) queries over ordinary (H, N, d) keys and values."""
-    mask = "causal" if queries.shape[-2] > 1 else None
-    out = mx.fast.scaled_dot_product_attention(
-        queries.reshape(1, *queries.shape[-3:]), keys[None], values[None], scale=scale, mask=mask
-    )
-    return out.reshape(queries.shape)
 
 
 class DeviceBackend:

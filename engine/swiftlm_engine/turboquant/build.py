@@ -9,14 +9,8 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from swiftlm_engine.turboquant.backend import Backend, default_backend
 from swiftlm_engine.turboquant.cache import TurboKVCache
 from swiftlm_engine.turboquant.formats import KVFormat
+from swiftlm_engine.turboquant.layer_support import Config, LayerVerdict, Verdict, decide, head_dim
 from swiftlm_engine.turboquant.routing import is_installed
-from swiftlm_engine.turboquant.verdict import (
-    Config,
-    LayerVerdict,
-    Verdict,
-    decide,
-    head_dim,
-)
 
 
 class NotInstalled(RuntimeError):

@@ -4,7 +4,7 @@ The self-test runs the loaded model twice over a short text, exact KV beside com
 chunk, and compares the logits; every compressed layer also reports how far its own attention output
 is off. Too far: the layers that stick out go back to exact KV. Still too far: the format has failed
 on this model, and keys of eight bits are tried, to be able to say what would pass. The outcome is
-kept under the identity of the weights (`verdict_file.py`).
+kept under the identity of the weights (`layer_support_file.py`).
 """
 
 import logging
@@ -17,22 +17,28 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
-from swiftlm_engine.turboquant.backend import Backend, default_backend, exact_attention
+from swiftlm_engine.turboquant.attention import exact_attention
+from swiftlm_engine.turboquant.backend import Backend, default_backend
 from swiftlm_engine.turboquant.build import make_caches, model_verdict
 from swiftlm_engine.turboquant.cache import TurboKVCache
 from swiftlm_engine.turboquant.formats import K8V3, RECENT_TOKENS, SINK_TOKENS
+from swiftlm_engine.turboquant.layer_support import LayerVerdict, Verdict, decide
+from swiftlm_engine.turboquant.layer_support_file import (
+    MeasuredError,
+    Outcome,
+    read_outcome,
+    write_outcome,
+)
 from swiftlm_engine.turboquant.sequence import SequenceKV
-from swiftlm_engine.turboquant.verdict import LayerVerdict, Verdict, decide
-from swiftlm_engine.turboquant.verdict_file import Measured, Outcome, read_outcome, write_outcome
 
-__all__ = ["MAX_KLD", "TEST_TOKENS", "Measured", "Outcome", "decide", "measure", "self_test"]
+__all__ = ["MAX_KLD", "TEST_TOKENS", "MeasuredError", "Outcome", "decide", "measure", "self_test"]
 
 MAX_KLD = 0.02  # nats per token; 8-bit KV as mlx-lm makes it costs more on some models
 TEST_TOKENS = 512
 _CHUNK = 64
 _STICKS_OUT = 3.0  # times the median error of the layers
 
-Test = Callable[[nn.Module, Sequence[int], Verdict, int], Measured]
+Test = Callable[[nn.Module, Sequence[int], Verdict, int], MeasuredError]
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +69,7 @@ def self_test(
 
 def measure(
     model: nn.Module, token_ids: Sequence[int], verdict: Verdict, chunk: int = _CHUNK
-) -> Measured:
+) -> MeasuredError:
     """KLD and per-layer errors of one verdict. Evaluated."""
     probe = _Probe(default_backend())
     turbo = make_caches(model, "", verdict, probe).caches
@@ -77,7 +83,7 @@ def measure(
         if start >= SINK_TOKENS + RECENT_TOKENS:  # before that nothing is compressed
             divergences.append(mx.mean(divergence).item())
     errors = iter(probe.errors())
-    return Measured(
+    return MeasuredError(
         verdict,
         statistics.fmean(divergences) if divergences else 0.0,
         tuple(next(errors, 0.0) if type(cache) is TurboKVCache else 0.0 for cache in turbo),
@@ -101,7 +107,7 @@ def _escalate(model: nn.Module, token_ids: list[int], mode: str, chunk: int, tes
     return Outcome(first, passed=False, better=eight if eight.kld <= MAX_KLD else None)
 
 
-def _without_outliers(measured: Measured) -> Verdict:
+def _without_outliers(measured: MeasuredError) -> Verdict:
     errors = measured.layer_errors
     limit = _STICKS_OUT * statistics.median([e for e in errors if e] or [0.0])
     return Verdict(

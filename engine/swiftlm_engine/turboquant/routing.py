@@ -15,8 +15,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models import base
 
-from swiftlm_engine.turboquant.batch import TurboBatchKVCache
-from swiftlm_engine.turboquant.cache import TurboKVCache
+from swiftlm_engine.turboquant.cache import TurboBatchKVCache, TurboKVCache
 
 _NAME = "scaled_dot_product_attention"
 

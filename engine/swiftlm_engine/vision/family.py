@@ -24,7 +24,7 @@ class FittedPicture:
     grid: tuple[int, int] | None = None  # rows and columns, where the model tells them apart
 
 
-class Family(Protocol):
+class VisionFamily(Protocol):
     """`fit` runs on the tokenizer thread and touches no MLX; `encode` on the MLX thread."""
 
     mark: str  # what the chat template writes for an image

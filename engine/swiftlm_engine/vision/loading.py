@@ -15,10 +15,10 @@ import mlx.nn as nn
 
 from swiftlm_engine.brain import vision
 from swiftlm_engine.brain.facts import ModelFacts
-from swiftlm_engine.loader import LoadedWeights
+from swiftlm_engine.load.weights import LoadedWeights
 
 if TYPE_CHECKING:
-    from swiftlm_engine.vision.family import Family, Tower
+    from swiftlm_engine.vision.family import Tower, VisionFamily
     from swiftlm_engine.vision.reader import ImageReader
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def _load_reader(folder: Path, loaded: LoadedWeights) -> ImageReader:
     return ImageReader(family, embed_tokens)
 
 
-def _make(loaded: LoadedWeights, settings: dict[str, Any]) -> Family:
+def _make(loaded: LoadedWeights, settings: dict[str, Any]) -> VisionFamily:
     from swiftlm_engine.vision.gemma3 import Gemma3
     from swiftlm_engine.vision.gemma4 import Gemma4
     from swiftlm_engine.vision.pixtral import Pixtral

@@ -13,9 +13,9 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from swiftlm_engine.brain.vision import FEATURE_BYTES
-from swiftlm_engine.generation import EngineFault, FaultKind
-from swiftlm_engine.text.messages import Chat, ImagePart
-from swiftlm_engine.vision.family import Family
+from swiftlm_engine.messages import EngineFault, FaultKind
+from swiftlm_engine.text.chat import Chat, ImagePart
+from swiftlm_engine.vision.family import VisionFamily
 from swiftlm_engine.vision.picture import BadPicture, open_picture
 from swiftlm_engine.vision.placement import DeepRows
 from swiftlm_engine.vision.prompt import PreparedImage, PromptImages
@@ -24,7 +24,7 @@ from swiftlm_engine.vision.prompt import PreparedImage, PromptImages
 class ImageReader:
     """`prepare` runs on the tokenizer thread, the rest on the MLX thread."""
 
-    def __init__(self, family: Family, embed_tokens: Any) -> None:
+    def __init__(self, family: VisionFamily, embed_tokens: Any) -> None:
         self.family = family
         self.num_encoded = 0
         self._embed_tokens = embed_tokens

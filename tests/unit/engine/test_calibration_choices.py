@@ -126,7 +126,7 @@ def test_scratch_is_priced_by_its_measured_ratio(dense: facts.ModelFacts) -> Non
     assert one.measured.scratch_ratio is not None
     formula, scratch = free.need.of(EntryKind.SCRATCH), made.need.of(EntryKind.SCRATCH)
     assert scratch == pytest.approx(formula * one.measured.scratch_ratio, rel=1e-6)
-    assert any(term.source is plan.Source.MEASURED for term in made.terms)
+    assert any(term.source is plan.TermSource.MEASURED for term in made.terms)
 
 
 def test_kv_is_compressed_from_the_context_on_at_which_that_decodes_faster(

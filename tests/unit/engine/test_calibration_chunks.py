@@ -9,7 +9,7 @@ import pytest
 from mlx_lm.models.cache import KVCache
 
 from swiftlm_engine.brain.calibration import Record
-from swiftlm_engine.calibration import QUICK, Subject, measure
+from swiftlm_engine.session.calibration import QUICK, Subject, measure
 
 VOCAB, LARGEST = 8, 2048
 

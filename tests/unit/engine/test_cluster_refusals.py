@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from swiftlm_engine.cluster.refusals import group_options
-from swiftlm_engine.generation import EngineFault, FaultKind
-from swiftlm_engine.options import EngineOptions
+from swiftlm_engine.cluster.unsupported import group_options
+from swiftlm_engine.load.options import EngineOptions
+from swiftlm_engine.messages import EngineFault, FaultKind
 
 
 def options(**asked):

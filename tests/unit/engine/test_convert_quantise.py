@@ -8,7 +8,7 @@ import pytest
 from mlx_lm.convert import convert as mlx_lm_convert
 from tiny_models import make_model
 
-from swiftlm_engine.convert import quantise as subject
+from swiftlm_engine.convert import quantize as subject
 from swiftlm_engine.convert.errors import ConvertError
 
 

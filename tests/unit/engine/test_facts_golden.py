@@ -253,12 +253,14 @@ def test_qwen3_30b_a3b_in_4_bit_counts_experts_apart(tmp_path: Path) -> None:
     weights = found.weights
     # 3 x 2,048 x 768 weights at 4.5 bits
     assert found.expert_record_bytes == 2_654_208
-    assert weights.part(facts.Part.EXPERTS) == 48 * 128 * 2_654_208  # 16.3 GB
+    assert weights.part(facts.WeightPart.EXPERTS) == 48 * 128 * 2_654_208  # 16.3 GB
     # per layer: attention 18,874,368 and router (bf16) 262,144 weights; embedding and head
     # 311,164,928 each; norms 2 x 2,048 + 2 x 128 per layer and 2,048 at the end
     dense = 48 * (18_874_368 * 9 // 16 + 2 * (262_144 + 4_352)) + 2 * 2_048
     assert weights.shared_bytes() == dense + 2 * (311_164_928 * 9 // 16)
-    assert weights.resident_bytes() == weights.part(facts.Part.EXPERTS) + weights.shared_bytes()
+    assert (
+        weights.resident_bytes() == weights.part(facts.WeightPart.EXPERTS) + weights.shared_bytes()
+    )
     # 8 of 128 experts: 1.02 GB per token at zero hits
     assert weights.active_bytes() == dense + 311_164_928 * 9 // 16 + 48 * 8 * 2_654_208
     assert (weights.num_experts, weights.experts_per_token) == (128, 8)
@@ -270,8 +272,8 @@ def test_deepseek_v3_in_4_bit_ignores_the_prediction_layer(tmp_path: Path) -> No
     extra = linear("model.layers.61.eh_proj", 7168, 14336, quant=Quant(4))
     found = facts_of(tmp_path, config, decoder(config, Quant(4)) + extra)
     assert found.expert_record_bytes == 24_772_608  # 3 x 7,168 x 2,048 at 4.5 bits
-    assert found.weights.part(facts.Part.EXPERTS) == 58 * 256 * 24_772_608  # layers 3 to 60
-    assert found.weights.part(facts.Part.UNUSED) == sum(e.nbytes for e in extra)
+    assert found.weights.part(facts.WeightPart.EXPERTS) == 58 * 256 * 24_772_608  # layers 3 to 60
+    assert found.weights.part(facts.WeightPart.UNUSED) == sum(e.nbytes for e in extra)
     assert found.max_context == 163_840
     # 256 experts of 44.0 M weights in 58 layers, and 17.1 B more: 671 B
     assert round(found.weights.total_weights / 1e9) == 671
@@ -309,7 +311,7 @@ def test_gpt_oss_keeps_its_mxfp4_experts_as_published(tmp_path: Path) -> None:
     # 3 x 2,880 x 2,880 weights at 4.25 bits and 3 x 2,880 biases of 2 bytes
     assert found.expert_record_bytes == 3 * 2880 * 2880 * 17 // 32 + 3 * 2880 * 2
     assert found.weights.num_experts == 32
-    assert found.weights.part(facts.Part.EXPERTS) == 2 * 32 * found.expert_record_bytes
+    assert found.weights.part(facts.WeightPart.EXPERTS) == 2 * 32 * found.expert_record_bytes
 
 
 def test_gemma4_e2b_looks_its_second_embedding_up_and_drops_shared_projections(
@@ -326,8 +328,8 @@ def test_gemma4_e2b_looks_its_second_embedding_up_and_drops_shared_projections(
     ]
     found = facts_of(tmp_path, config, entries)
     weights = found.weights
-    assert weights.part(facts.Part.UNUSED) == 2 * 256 * 1536
-    assert weights.part(facts.Part.VISION) == 2 * 64 * 64
+    assert weights.part(facts.WeightPart.UNUSED) == 2 * 256 * 1536
+    assert weights.part(facts.WeightPart.VISION) == 2 * 64 * 64
     assert found.vision
     assert weights.resident_bytes() == 2 * (1000 * 1536 + 1000 * 35 * 256 + 512 * 1536)
     # the head is the embedding, the per-layer table gives one row

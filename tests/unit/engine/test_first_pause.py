@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from swiftlm_engine.first_pause import FirstPause
+from swiftlm_engine.session.run_when_idle import RunWhenIdle
 
 
 def test_work_that_can_wait_begins_in_a_pause_and_once() -> None:
@@ -15,7 +15,7 @@ def test_work_that_can_wait_begins_in_a_pause_and_once() -> None:
         began.append(threading.current_thread())
         is_done.set()
 
-    pause = FirstPause(work)
+    pause = RunWhenIdle(work)
     for steps in (0, 1, 2, 3):  # the first request comes at once, looks fall between its steps
         pause.idle(steps)
     assert not began

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from swiftlm_engine.footprint import footprint_bytes
-from swiftlm_engine.heap import Heap, trim
+from swiftlm_engine.server.memory import footprint_bytes
+from swiftlm_engine.session.malloc_trim import MallocTrim, trim
 
 
 def trims(*steps: int) -> list[int]:
     """How many there were after each look."""
     made: list[None] = []
-    heap = Heap(lambda: made.append(None))
+    heap = MallocTrim(lambda: made.append(None))
     counts = []
     for count in steps:
         heap.idle(count)

@@ -7,14 +7,14 @@ import pytest
 from mlx_lm import load
 from tiny_models import make_model
 
-from swiftlm_engine import kv_check
 from swiftlm_engine.brain import facts
 from swiftlm_engine.brain.facts import KvFormat
-from swiftlm_engine.device import Device
-from swiftlm_engine.generation import EngineFault, FaultKind
-from swiftlm_engine.kv import choose_caches
-from swiftlm_engine.loader import LoadedWeights
-from swiftlm_engine.options import EngineOptions
+from swiftlm_engine.load.device import Device
+from swiftlm_engine.load.options import EngineOptions
+from swiftlm_engine.load.weights import LoadedWeights
+from swiftlm_engine.messages import EngineFault, FaultKind
+from swiftlm_engine.session import kv_self_test
+from swiftlm_engine.session.kv_format import choose_caches
 from swiftlm_engine.turboquant import TurboKVCache, policy
 from swiftlm_engine.turboquant.backend import default_backend
 from swiftlm_engine.turboquant.calibration import AttentionShape, decode_ratio
@@ -103,7 +103,7 @@ def test_verdict_is_kept_in_the_state_folder_under_the_weights(loaded, tmp_path:
     monkeypatch.setattr(policy, "measure", lambda *_: pytest.fail("measured again"))
     assert choose(loaded, records_dir=tmp_path).measured == first.measured
     (record,) = (tmp_path / "kv-self-test").iterdir()
-    identity = kv_check.weights_identity(loaded[0], "float32", Device.CPU)
+    identity = kv_self_test.weights_identity(loaded[0], "float32", Device.CPU)
     assert record.name == f"{identity}-k4v3.json"
 
 
@@ -111,30 +111,30 @@ def test_identity_changes_with_weights_number_type_and_device(tmp_path: Path):
     folder = make_model("llama", tmp_path / "a")
     other = make_model("llama", tmp_path / "b", seed=1)
     identities = {
-        kv_check.weights_identity(folder, "float32", Device.CPU),
-        kv_check.weights_identity(folder, "bfloat16", Device.CPU),
-        kv_check.weights_identity(folder, "float32", Device.METAL),
-        kv_check.weights_identity(other, "float32", Device.CPU),
+        kv_self_test.weights_identity(folder, "float32", Device.CPU),
+        kv_self_test.weights_identity(folder, "bfloat16", Device.CPU),
+        kv_self_test.weights_identity(folder, "float32", Device.METAL),
+        kv_self_test.weights_identity(other, "float32", Device.CPU),
     }
     assert len(identities) == 4
 
 
 def test_auto_compresses_where_calibration_says_it_is_faster(loaded, monkeypatch):
     accept_all(monkeypatch)
-    monkeypatch.setattr(kv_check, "decode_ratio", lambda *_: 1.8)
+    monkeypatch.setattr(kv_self_test, "decode_ratio", lambda *_: 1.8)
     assert choose(loaded, "fp16", kv_auto=True).kv is KvFormat.FP16  # no kernels on a CPU
     caches = choose(loaded, "fp16", Device.METAL, kv_auto=True)
     assert caches.kv is KvFormat.K4V3
     assert "1.8 x as fast" in caches.notes[0]
     assert choose(loaded, "fp16", Device.METAL).kv is KvFormat.FP16  # asked for by the operator
-    monkeypatch.setattr(kv_check, "decode_ratio", lambda *_: 1.05)
+    monkeypatch.setattr(kv_self_test, "decode_ratio", lambda *_: 1.05)
     assert choose(loaded, "fp16", Device.METAL, kv_auto=True).kv is KvFormat.FP16
 
 
 def test_auto_does_not_slow_short_requests_down_for_the_sake_of_long_ones(loaded, monkeypatch):
     accept_all(monkeypatch)
     measured = iter([0.9, 1.8])  # short, full context
-    monkeypatch.setattr(kv_check, "decode_ratio", lambda *_: next(measured))
+    monkeypatch.setattr(kv_self_test, "decode_ratio", lambda *_: next(measured))
     assert choose(loaded, "fp16", Device.METAL, kv_auto=True).kv is KvFormat.FP16
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from swiftlm_engine import assembly
-from swiftlm_engine.device import Device
-from swiftlm_engine.options import EngineOptions
+from swiftlm_engine.load.device import Device
+from swiftlm_engine.load.options import EngineOptions
+from swiftlm_engine.session import open_session
 
 
 @pytest.fixture
@@ -26,10 +26,10 @@ def options(**sizes: int) -> EngineOptions:
 
 def test_every_limit_of_the_plan_is_set_once_at_load(calls: dict[str, int]) -> None:
     sizes = {"memory_limit_bytes": 3, "buffer_cache_bytes": 2, "wired_bytes": 1}
-    assembly._set_limits(options(**sizes), Device.METAL)
+    open_session._set_limits(options(**sizes), Device.METAL)
     assert calls == {"set_memory_limit": 3, "set_cache_limit": 2, "set_wired_limit": 1}
 
 
 def test_the_wired_limit_is_never_touched_when_wiring_is_off(calls: dict[str, int]) -> None:
-    assembly._set_limits(options(buffer_cache_bytes=2), Device.METAL)
+    open_session._set_limits(options(buffer_cache_bytes=2), Device.METAL)
     assert calls == {"set_cache_limit": 2}

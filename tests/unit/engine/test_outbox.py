@@ -3,9 +3,8 @@
 import asyncio
 import threading
 
-from swiftlm_engine.generation import Delta, Event
-from swiftlm_engine.outbox import Outbox
-from swiftlm_engine.server.courier import Courier
+from swiftlm_engine.messages import Delta, Event
+from swiftlm_engine.run.event_bridge import EventBuffer, LoopThread
 
 
 def said(text: str) -> Event:
@@ -14,21 +13,21 @@ def said(text: str) -> Event:
 
 def test_held_news_leave_with_the_next_flush_in_one_message():
     sent = []
-    outbox = Outbox(sent.append)
-    outbox.hold([said("a")])
-    outbox.hold([said("b")])
+    event_buffer = EventBuffer(sent.append)
+    event_buffer.buffer([said("a")])
+    event_buffer.buffer([said("b")])
     assert sent == []
-    outbox.flush()
-    outbox.flush()
+    event_buffer.flush()
+    event_buffer.flush()
     assert sent == [[said("a"), said("b")]]
 
 
 def test_what_is_told_at_once_does_not_overtake_what_is_held():
     sent = []
-    outbox = Outbox(sent.append)
-    outbox.hold([said("a")])
-    outbox.tell([said("b")])
-    outbox.tell([])
+    event_buffer = EventBuffer(sent.append)
+    event_buffer.buffer([said("a")])
+    event_buffer.emit([said("b")])
+    event_buffer.emit([])
     assert sent == [[said("a"), said("b")]]
 
 
@@ -40,7 +39,7 @@ async def test_courier_delivers_in_order_on_the_loops_thread_and_stops_after_the
         if number is None:
             ended.set()
 
-    courier = Courier(loop, deliver)
+    courier = LoopThread(loop, deliver)
     sender = threading.Thread(target=lambda: [courier.send(i) for i in (*range(500), None)])
     sender.start()
     await asyncio.wait_for(ended.wait(), 30)

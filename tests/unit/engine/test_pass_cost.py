@@ -10,11 +10,11 @@ from collections.abc import Callable
 import pytest
 from played_passes import alone
 
-from swiftlm_engine.brain.pass_cost import PassCost
-from swiftlm_engine.brain.rates import Rate
-from swiftlm_engine.brain.scheduler import Limits, Scheduler
-from swiftlm_engine.brain.sequence import FinishReason, Sequence
-from swiftlm_engine.brain.step import SHORT_TOKENS, Chunk, StepResult
+from swiftlm_engine.schedule.pass_cost import PassCost
+from swiftlm_engine.schedule.rates import Rate
+from swiftlm_engine.schedule.scheduler import Limits, Scheduler
+from swiftlm_engine.schedule.sequence import FinishReason, Sequence
+from swiftlm_engine.schedule.step import SHORT_TOKENS, Chunk, StepResult
 
 Cost = Callable[[int, int], float]  # seconds of a pass by tokens and depth
 

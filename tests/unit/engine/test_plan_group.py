@@ -13,7 +13,7 @@ import pytest
 from model_headers import Quant, decoder, write_model
 from planned_models import DENSE_8B, mac
 
-from swiftlm_engine.brain.facts import LayerKind, ModelFacts, Part, read_model
+from swiftlm_engine.brain.facts import LayerKind, ModelFacts, WeightPart, read_model
 from swiftlm_engine.brain.plan import (
     GroupHost,
     LinkSpeed,
@@ -71,8 +71,8 @@ def test_shares_of_a_pipeline_add_up_to_the_model(
     held[0] -= outside  # embedding and head are the leader's
     assert held == [sum(facts.weights.layers[i].bytes_as() for i in part) for part in cuts]
     assert sum(share.kv_bytes(0, 1024) for share in shares) == facts.kv_bytes(0, 1024)
-    assert sum(share.weights.part(Part.EXPERTS) for share in shares) == facts.weights.part(
-        Part.EXPERTS
+    assert sum(share.weights.part(WeightPart.EXPERTS) for share in shares) == facts.weights.part(
+        WeightPart.EXPERTS
     )
 
 

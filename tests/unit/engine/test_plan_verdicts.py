@@ -47,9 +47,9 @@ def test_terms_are_exact_and_name_their_source(dense: facts.ModelFacts) -> None:
     by_kind = {term.kind: term for term in made.terms}
     weights = by_kind[EntryKind.WEIGHTS]
     assert weights.bytes == dense.weights.resident_bytes()
-    assert weights.source is plan.Source.HEADER
+    assert weights.source is plan.TermSource.HEADER
     assert by_kind[EntryKind.KV].bytes == 2 * 8192 * 131_072
-    assert by_kind[EntryKind.KV].source is plan.Source.FORMULA
+    assert by_kind[EntryKind.KV].source is plan.TermSource.FORMULA
     assert made.total_bytes == sum(term.bytes for term in made.terms)
 
 

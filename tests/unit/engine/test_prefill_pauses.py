@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from swiftlm_engine.brain.checkpoints import checkpoints, is_kept_on_the_way
+from swiftlm_engine.schedule.checkpoints import checkpoints, is_kept_on_the_way
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from swiftlm_engine.brain.tokens import pack
 from swiftlm_engine.prefix.block_file import (
     ArrayRecord,
+    BlockHeader,
     CorruptFile,
     FileKind,
-    Header,
     encode,
     file_bytes,
     read_header,
@@ -17,7 +17,7 @@ from swiftlm_engine.prefix.block_file import (
 )
 
 BUFFERS = [b"\x01\x02\x03\x04", b"", b"\xff" * 8]
-HEADER = Header(
+HEADER = BlockHeader(
     kind=FileKind.BLOCK,
     id="ab",
     parent="cd",

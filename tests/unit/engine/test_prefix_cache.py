@@ -15,11 +15,11 @@ from swiftlm_engine.brain import prefix_index
 from swiftlm_engine.brain.prefix_index import Kind
 from swiftlm_engine.prefix.cache import (
     HitReason,
+    HitSource,
     Match,
     Miss,
     MissReason,
     PrefixCache,
-    Source,
     StoreResult,
 )
 from swiftlm_engine.prefix.ram import MAX_STATES
@@ -88,7 +88,7 @@ def test_every_result_says_why():
     assert cache.match([9, 9]).reason is MissReason.NO_COMMON_PREFIX
     assert cache.match([1, 2, 9]) == Miss(MissReason.NO_CHECKPOINT, common=2)
     whole = cache.match([1, 2, 3, 4, 5])
-    assert (whole.reason, whole.source) == (HitReason.WHOLE, Source.RAM)
+    assert (whole.reason, whole.source) == (HitReason.WHOLE, HitSource.RAM)
     cache.store([1, 2], hybrid(2))
     departed = cache.match([1, 2, 3, 9])
     assert (departed.reason, departed.length, departed.common) == (HitReason.CHECKPOINT, 2, 3)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from mlx_lm.models.cache import ArraysCache, KVCache
 
 from swiftlm_engine.brain.prefix_index import Kind
-from swiftlm_engine.cluster.peers import Alone
 from swiftlm_engine.prefix.cache import Match, PrefixCache
-from swiftlm_engine.prefix.kept import KeptPrefixes
+from swiftlm_engine.prefix.entries import KeptPrefixes
+from swiftlm_engine.ranks import SingleProcess
 
 DIM, OTHER_DIM = 4, 6
 TOKEN_BYTES = 2 * DIM * 4
@@ -32,7 +32,7 @@ def caches(ids: list[int], dim: int = DIM) -> list[KVCache | ArraysCache]:
     return [plain, state]
 
 
-class Other(Alone):
+class Other(SingleProcess):
     """A follower that is told at once."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ steps = st.tuples(
 @given(timeline=st.lists(steps, max_size=25))
 def test_a_follower_gives_out_its_part_of_what_the_leader_gives_out(timeline):
     other = Other()
-    cache = PrefixCache(lambda: caches([]), 40 * TOKEN_BYTES, peers=other)
+    cache = PrefixCache(lambda: caches([]), 40 * TOKEN_BYTES, ranks=other)
     for ids, kind, verb in timeline:
         if verb == "store":
             other.offered = caches(ids, OTHER_DIM)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from swiftlm_engine.prefix.block_file import ArrayRecord, FileKind, Header, read_payload
+from swiftlm_engine.prefix.block_file import ArrayRecord, BlockHeader, FileKind, read_payload
 from swiftlm_engine.prefix.writer import PosixDisk, Remove, Touch, Write, Writer
 
 LONG = 30.0  # a deadline that a sound writer never needs
@@ -30,7 +30,7 @@ class GatedDisk(PosixDisk):
 
 def write(folder, name: str, size: int = 10) -> Write:
     record = ArrayRecord(0, "uint8", (size,), size)
-    header = Header(FileKind.BLOCK, name, "", 0, 1, b"", arrays=(record,))
+    header = BlockHeader(FileKind.BLOCK, name, "", 0, 1, b"", arrays=(record,))
     return Write(folder / f"{name}.kv", header, (b"x" * size,))
 
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from played_passes import alone
 
-from swiftlm_engine.brain.gate import BudgetGate
-from swiftlm_engine.brain.scheduler import Limits, QueueFull, Scheduler
-from swiftlm_engine.brain.sequence import FinishReason, Phase, Sequence
-from swiftlm_engine.brain.step import StepPlan, StepResult
+from swiftlm_engine.schedule.kv_budget import LimitedKV
+from swiftlm_engine.schedule.scheduler import Limits, QueueFull, Scheduler
+from swiftlm_engine.schedule.sequence import FinishReason, Phase, Sequence
+from swiftlm_engine.schedule.step import StepPlan, StepResult
 
 
 class Clock:
@@ -90,7 +90,7 @@ timelines = st.lists(
 @given(timelines, st.integers(1, 5), st.integers(0, 8))
 def test_every_sequence_ends_exactly_once_and_nothing_leaks(timeline, parallel, max_queue):
     # Every prompt fits alone, several do not fit together with all they may decode.
-    gate = BudgetGate(310)
+    gate = LimitedKV(310)
     m, scheduler, clock = machine(
         gate,
         price=lambda prompt, new: prompt + new,
@@ -218,7 +218,7 @@ def test_choices_of_one_request_are_queued_all_or_none():
 
 
 def test_memory_that_cannot_be_had_is_waited_for():
-    gate = BudgetGate(100)
+    gate = LimitedKV(100)
     m, scheduler, _ = machine(gate, price=lambda prompt, new: 80, parallel=4)
     scheduler.add([sequence("a", 10), sequence("b", 10)])
     m.step()
@@ -263,7 +263,7 @@ def test_abort_ends_a_sequence_in_any_phase(phase):
 
 
 def test_youngest_gives_its_memory_back_when_an_older_one_outgrows_its_reservation():
-    gate = BudgetGate(60)
+    gate = LimitedKV(60)
     m, scheduler, _ = machine(gate, price=lambda prompt, new: prompt + new, reserve_tokens=5)
     old = sequence("old", 10, max_tokens=40)
     young = sequence("young", 10, max_tokens=40)
@@ -280,7 +280,7 @@ def test_youngest_gives_its_memory_back_when_an_older_one_outgrows_its_reservati
 
 
 def test_sequence_that_outgrows_all_memory_alone_ends_for_want_of_memory():
-    gate = BudgetGate(30)
+    gate = LimitedKV(30)
     m, scheduler, _ = machine(gate, price=lambda prompt, new: prompt + new, reserve_tokens=5)
     only = sequence("only", 10, max_tokens=100)
     scheduler.add([only])

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from played_passes import alone
 
-from swiftlm_engine.brain.scheduler import Limits, Scheduler
-from swiftlm_engine.brain.sequence import Sequence
-from swiftlm_engine.brain.step import StepResult
+from swiftlm_engine.schedule.scheduler import Limits, Scheduler
+from swiftlm_engine.schedule.sequence import Sequence
+from swiftlm_engine.schedule.step import StepResult
 
 
 class Ids(list[int]):

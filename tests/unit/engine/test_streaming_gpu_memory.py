@@ -11,7 +11,7 @@ import pytest
 from swiftlm_engine.streaming import gpu_memory
 from swiftlm_engine.streaming.counters import StreamCounters
 from swiftlm_engine.streaming.gpu_memory import GpuReads
-from swiftlm_engine.streaming.reader import ExpertReader, Job, Source
+from swiftlm_engine.streaming.reader import ExpertReader, Job, ReadSource
 
 CONTENT = bytes(i * 7 % 251 for i in range(1000))
 
@@ -105,6 +105,6 @@ def _read_by(reader: ExpertReader, folder: Path, offset: int, size: int) -> byte
     path.write_bytes(_pages())
     target = bytearray(size)
     reader.open(path)
-    reader.read([Job(Source(path, offset, size, "U8"), memoryview(target), "U8")])
+    reader.read([Job(ReadSource(path, offset, size, "U8"), memoryview(target), "U8")])
     reader.close()
     return bytes(target)

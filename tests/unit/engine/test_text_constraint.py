@@ -9,11 +9,10 @@ import pytest
 from parser_fixtures import Answer
 from text_tokenizers import CHATML, tokenizer
 
-from swiftlm_engine.text.answer_format import AnswerFormat
-from swiftlm_engine.text.call_grammar import syntax_of
-from swiftlm_engine.text.constraint import (
-    Choice,
+from swiftlm_engine.grammar.call_grammar import syntax_of
+from swiftlm_engine.grammar.constraint import (
     Constraint,
+    ConstraintChoice,
     ConstraintCompiler,
     ForcedCall,
     GrammarRefused,
@@ -24,10 +23,11 @@ from swiftlm_engine.text.constraint import (
     Rule,
     StrictCalls,
 )
+from swiftlm_engine.text.answer_format import AnswerFormat
+from swiftlm_engine.text.chat import ToolSpec
 from swiftlm_engine.text.detokenizer import TokenTexts
-from swiftlm_engine.text.events import FinishReason
-from swiftlm_engine.text.messages import ToolSpec
-from swiftlm_engine.text.output import OutputOptions, OutputParser, ToolMode
+from swiftlm_engine.text.events import TextFinish
+from swiftlm_engine.text.output_parser import OutputOptions, OutputParser, ToolMode
 
 PERSON = {
     "type": "object",
@@ -147,8 +147,8 @@ def test_white_space_is_bounded(bench: Bench) -> None:
         (Regex(r"[a-z]+/\d{2}"), "abc/12", "abc/1"),
         (Regex(r"a\/b[/\\]c"), "a/b\\c", r"a\/b/c"),
         (Regex("one\ntwo"), "one\ntwo", "one two"),
-        (Choice(("yes", 'no "really"')), 'no "really"', "maybe"),
-        (Choice(("a\U0001f600", "b\n/")), "a\U0001f600", "a"),
+        (ConstraintChoice(("yes", 'no "really"')), 'no "really"', "maybe"),
+        (ConstraintChoice(("a\U0001f600", "b\n/")), "a\U0001f600", "a"),
         (Lark('start: "a" B+\nB: /[0-9]/'), "a12", "b"),
     ],
 )
@@ -196,7 +196,7 @@ def test_thoughts_the_prompt_has_closed_do_not_open_again(bench: Bench) -> None:
 
 
 def test_a_complete_answer_is_done(bench: Bench) -> None:
-    constraint = bench.compiler.start(Choice(("yes",)), thinks=False)
+    constraint = bench.compiler.start(ConstraintChoice(("yes",)), thinks=False)
     for token_id in bench.ids("yes"):
         assert not constraint.is_done
         constraint.advance(token_id)
@@ -340,7 +340,7 @@ def test_a_forced_call_in_the_familys_own_words_is_allowed_and_reads_back(family
     answer = Answer()
     for token_id in made.ids(text):
         answer.add(parser.push(token_id))
-    answer.add(parser.finish(FinishReason.STOP))
+    answer.add(parser.finish(TextFinish.STOP))
     assert [(c[1], json.loads(c[2])) for c in answer.calls] == [
         ("get_weather", {"city": "Rome", "days": 3})
     ]
@@ -385,14 +385,14 @@ def test_a_mask_costs_well_under_a_millisecond(bench: Bench) -> None:
 def test_masked_logits_keep_only_what_is_allowed(bench: Bench) -> None:
     import mlx.core as mx
 
-    from swiftlm_engine.text.masking import apply_mask
+    from swiftlm_engine.grammar.row_constraint import apply_mask
 
     rows = np.zeros((2, bench.compiler.mask_width), np.int32)
-    constraint = bench.compiler.start(Choice(("yes", "no")), thinks=False)
+    constraint = bench.compiler.start(ConstraintChoice(("yes", "no")), thinks=False)
     constraint.mask(rows[0])
     rows[1] = -1  # everything
     logits = mx.random.normal((2, bench.size))
     masked = np.array(apply_mask(logits, rows))
-    allowed = bench.allowed(bench.compiler.start(Choice(("yes", "no")), thinks=False))
+    allowed = bench.allowed(bench.compiler.start(ConstraintChoice(("yes", "no")), thinks=False))
     assert set(np.flatnonzero(np.isfinite(masked[0])).tolist()) == allowed
     assert np.array_equal(masked[1], np.array(logits)[1])

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from swiftlm_engine.text.detokenizer import REPLACEMENT, TokenTexts
-from swiftlm_engine.text.marks import MARK
+from swiftlm_engine.text.markers import MARK
 
 CORPUS = ["the quick brown fox , jumps over the lazy dog . " * 5, "hello world 你好 naïve"]
 SPECIALS = ["<|end|>", "<|call|>"]

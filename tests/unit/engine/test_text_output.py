@@ -10,12 +10,12 @@ from text_tokenizers import tokenizer
 
 from swiftlm_engine.text import harmony
 from swiftlm_engine.text.answer_format import AnswerFormat
+from swiftlm_engine.text.chat import Chat, Message, TextPart, ToolSpec
 from swiftlm_engine.text.emitter import Emitter, EmitterOptions
-from swiftlm_engine.text.events import FinishReason
+from swiftlm_engine.text.events import TextFinish
 from swiftlm_engine.text.markers import first_marker
-from swiftlm_engine.text.messages import Chat, Message, TextPart, ToolSpec
 from swiftlm_engine.text.model_text import ModelText
-from swiftlm_engine.text.output import OutputOptions, OutputParser, ToolMode
+from swiftlm_engine.text.output_parser import OutputOptions, OutputParser, ToolMode
 
 WEATHER = ToolSpec(
     "get_weather",
@@ -33,7 +33,7 @@ HARMONY = AnswerFormat("", HARMONY_TOKENS, HARMONY_TOKENS)
 def run(
     text: str,
     answer_format: AnswerFormat = HERMES,
-    reason: FinishReason = FinishReason.STOP,
+    reason: TextFinish = TextFinish.STOP,
     opening: str = "",
     cuts: tuple[int, ...] = (),
     **options: object,
@@ -57,7 +57,7 @@ def test_thoughts_content_and_a_call_come_apart() -> None:
     answer, parser = run(f"<think>\nHm.\n</think>\n\nI look.\n{CALL}")
     assert (answer.reasoning, answer.content) == ("Hm.", "I look.")
     assert [c[1:] for c in answer.calls] == [["get_weather", '{"city": "Paris"}']]
-    assert parser.finish_reason is FinishReason.TOOL_CALLS
+    assert parser.finish_reason is TextFinish.TOOL_CALLS
 
 
 def test_a_prompt_that_opened_the_thoughts_starts_inside_them() -> None:
@@ -71,9 +71,9 @@ def test_a_tag_further_down_in_the_answer_is_text() -> None:
 
 
 def test_thoughts_cut_off_are_thoughts() -> None:
-    answer, parser = run("<think>\nI was ab", reason=FinishReason.LENGTH)
+    answer, parser = run("<think>\nI was ab", reason=TextFinish.LENGTH)
     assert (answer.reasoning, answer.content) == ("I was ab", "")
-    assert parser.finish_reason is FinishReason.LENGTH
+    assert parser.finish_reason is TextFinish.LENGTH
 
 
 def test_thoughts_may_stay_in_the_content() -> None:
@@ -92,7 +92,7 @@ def test_harmony_thoughts_kept_in_the_content_stand_between_tags() -> None:
 def test_raw_shows_everything_as_content() -> None:
     answer, parser = run(f"<think>a</think>{CALL}", raw=True)
     assert answer.content == f"<think>a</think>{CALL}"
-    assert parser.finish_reason is FinishReason.STOP
+    assert parser.finish_reason is TextFinish.STOP
 
 
 def test_without_tools_a_call_is_text() -> None:
@@ -103,19 +103,19 @@ def test_without_tools_a_call_is_text() -> None:
 def test_a_stop_string_ends_the_text_and_is_named() -> None:
     answer, parser = run("one STOP two", stop=("STOP", "two"), cuts=(6,))
     assert answer.content == "one "
-    assert (parser.stop_sequence, parser.finish_reason) == ("STOP", FinishReason.STOP)
+    assert (parser.stop_sequence, parser.finish_reason) == ("STOP", TextFinish.STOP)
 
 
 def test_a_stop_string_met_at_the_limit_is_a_stop() -> None:
-    _, parser = run("one STOP", stop=("STOP",), reason=FinishReason.LENGTH)
-    assert parser.finish_reason is FinishReason.STOP
+    _, parser = run("one STOP", stop=("STOP",), reason=TextFinish.LENGTH)
+    assert parser.finish_reason is TextFinish.STOP
 
 
 def test_one_call_is_enough_where_parallel_calls_are_off() -> None:
     answer, parser = run(f"{CALL}\n{CALL}", cuts=(len(CALL),), parallel_tool_calls=False)
     assert len(answer.calls) == 1
     assert parser.stopped
-    assert parser.finish_reason is FinishReason.TOOL_CALLS
+    assert parser.finish_reason is TextFinish.TOOL_CALLS
 
 
 def test_one_call_is_enough_even_when_two_come_at_once() -> None:
@@ -149,10 +149,10 @@ def test_an_unknown_tool_is_shown_only_when_its_call_is_complete() -> None:
 
 def test_a_call_cut_by_the_limit_says_length() -> None:
     text = f'{CALL}\n<tool_call>{{"name": "get_time", "argum'
-    answer, parser = run(text, reason=FinishReason.LENGTH, stream_arguments=False)
+    answer, parser = run(text, reason=TextFinish.LENGTH, stream_arguments=False)
     assert len(answer.calls) == 1
     assert answer.content == ""
-    assert parser.finish_reason is FinishReason.LENGTH
+    assert parser.finish_reason is TextFinish.LENGTH
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_call_cut_by_the_limit_says_length() -> None:
 def test_an_unreadable_call_is_text(text: str) -> None:
     answer, parser = run(text)
     assert answer.content == text
-    assert parser.finish_reason is FinishReason.STOP
+    assert parser.finish_reason is TextFinish.STOP
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_forced_bare_json_that_is_no_call_is_text_at_once() -> None:
     answer = Answer()
     answer.add(parser.push(0))
     answer.add(parser.push(1))
-    answer.add(parser.finish(FinishReason.STOP))
+    answer.add(parser.finish(TextFinish.STOP))
     assert (answer.content, answer.calls) == (text, [])
 
 
@@ -255,7 +255,7 @@ def test_the_parser_of_a_model_reads_its_tokens_and_its_prompt() -> None:
     answer = Answer()
     for token_id in tokenizer().encode(f"Hm 🌸.\n</think>\n\n{CALL}", add_special_tokens=False):
         answer.add(parser.push(token_id))
-    answer.add(parser.finish(FinishReason.STOP))
+    answer.add(parser.finish(TextFinish.STOP))
     assert (answer.reasoning, answer.content) == ("Hm 🌸.", "")
     assert answer.calls[0][1:] == ["get_weather", '{"city": "Paris"}']
 
@@ -309,7 +309,7 @@ FORMATS = [
     st.lists(st.sampled_from(MARKUP) | st.text(max_size=3), max_size=25).map("".join),
     st.sampled_from(FORMATS),
     st.lists(st.integers(0, 200), max_size=6).map(tuple),
-    st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]),
+    st.sampled_from([TextFinish.STOP, TextFinish.LENGTH]),
     st.fixed_dictionaries(
         {
             "stream_arguments": st.booleans(),
@@ -321,7 +321,7 @@ def test_any_text_in_any_pieces_gives_one_answer_and_never_an_error(
     text: str,
     answer_format: AnswerFormat,
     cuts: tuple[int, ...],
-    reason: FinishReason,
+    reason: TextFinish,
     options: dict[str, object],
 ) -> None:
     def shown(*pieces: int) -> tuple[object, ...]:

@@ -5,17 +5,10 @@ import json
 import pytest
 from text_tokenizers import CHATML, STRICT, tokenizer
 
-from swiftlm_engine.text.events import FinishReason, ToolCallStart
-from swiftlm_engine.text.messages import (
-    Chat,
-    ImagePart,
-    Message,
-    TextPart,
-    ToolCall,
-    ToolSpec,
-)
+from swiftlm_engine.text.chat import Chat, ImagePart, Message, TextPart, ToolCall, ToolSpec
+from swiftlm_engine.text.events import TextFinish, ToolCallStart
 from swiftlm_engine.text.model_text import ModelText
-from swiftlm_engine.text.output import OutputOptions
+from swiftlm_engine.text.output_parser import OutputOptions
 from swiftlm_engine.text.replay import RawCallMemory, RawCalls
 from swiftlm_engine.text.template import ChatTemplate, RenderedPrompt, TemplateRefused
 
@@ -294,7 +287,7 @@ def test_calls_go_back_into_the_prompt_as_the_model_wrote_them() -> None:
     first = made.render(Chat((question,), (WEATHER,)))
     parser = made.output(OutputOptions(tools=(WEATHER,)), first)
     ids = tokenizer().encode("I look.\n\n" + raw, add_special_tokens=False)
-    events = [e for i in ids for e in parser.push(i)] + parser.finish(FinishReason.STOP)
+    events = [e for i in ids for e in parser.push(i)] + parser.finish(TextFinish.STOP)
     made.remember(parser)
     call_id = next(e.id for e in events if isinstance(e, ToolCallStart))
     call = ToolCall(call_id, "get_weather", '{"city": "Paris"}')

@@ -12,9 +12,9 @@ import pytest
 from parser_fixtures import Answer, PieceTexts
 
 from swiftlm_engine.text.answer_format import AnswerFormat
-from swiftlm_engine.text.events import FinishReason
-from swiftlm_engine.text.messages import ToolSpec, tool_dicts
-from swiftlm_engine.text.output import OutputOptions, OutputParser
+from swiftlm_engine.text.chat import ToolSpec, tool_dicts
+from swiftlm_engine.text.events import TextFinish
+from swiftlm_engine.text.output_parser import OutputOptions, OutputParser
 from swiftlm_engine.text.tools import gemma_calls
 from swiftlm_engine.text.tools.families import MLX_LM_NAMES
 from swiftlm_engine.text.tools.json_stream import mend_object
@@ -87,7 +87,7 @@ def read(text: str, answer_format: AnswerFormat, opening: str = "") -> Answer:
     answer = Answer()
     for token_id in range(len(text)):
         answer.add(parser.push(token_id))
-    answer.add(parser.finish(FinishReason.STOP))
+    answer.add(parser.finish(TextFinish.STOP))
     return answer
 
 

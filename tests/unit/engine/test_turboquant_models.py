@@ -13,8 +13,8 @@ from tiny_models import make_model
 
 from swiftlm_engine import turboquant
 from swiftlm_engine.turboquant.build import NotInstalled
+from swiftlm_engine.turboquant.layer_support import decide, head_dim
 from swiftlm_engine.turboquant.routing import MaskNotSupported, is_installed
-from swiftlm_engine.turboquant.verdict import decide, head_dim
 
 PROMPT = [(7 * i * i + 3 * i) % 300 + 20 for i in range(200)]
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swiftlm_engine.brain.calibration.record import (
-    Choices,
-    Decoded,
-    Prefilled,
-    batched_depth,
-)
+from swiftlm_engine.brain.calibration.record import Choices, Decoded, Prefilled, batched_depth
 
 # A wider batch lets each of its sequences wait longer; it must give this much more in all.
 _WIDER_GAIN = 1.1

@@ -3,15 +3,21 @@
 `read_model(folder)` is the way in. It doubles as the completeness check of a download.
 """
 
-from .checkpoint import read_checkpoint
-from .errors import BadConfig, LyingHeader, MissingFile, ModelFilesError, TruncatedFile
-from .kv import KvFormat
-from .layers import KvStore, Layer, LayerKind
-from .model import ModelFacts, Shape, facts_from, read_model
-from .quantisation import Packing, Quantisation
-from .safetensors import Tensor, read_header
-from .sorting import layer_of
-from .weights import Amount, Experts, Part, Weights
+from swiftlm_engine.brain.facts.checkpoint import read_checkpoint
+from swiftlm_engine.brain.facts.errors import (
+    BadConfig,
+    LyingHeader,
+    MissingFile,
+    ModelFilesError,
+    TruncatedFile,
+)
+from swiftlm_engine.brain.facts.kv import KvFormat
+from swiftlm_engine.brain.facts.layers import KvStore, Layer, LayerKind
+from swiftlm_engine.brain.facts.model import ModelFacts, ModelShape, facts_from, read_model
+from swiftlm_engine.brain.facts.quantization import Packing, Quantisation
+from swiftlm_engine.brain.facts.safetensors import TensorHeader, read_header
+from swiftlm_engine.brain.facts.sorting import layer_of
+from swiftlm_engine.brain.facts.weights import Amount, Experts, WeightPart, Weights
 
 __all__ = [
     "Amount",
@@ -25,12 +31,12 @@ __all__ = [
     "MissingFile",
     "ModelFacts",
     "ModelFilesError",
+    "ModelShape",
     "Packing",
-    "Part",
     "Quantisation",
-    "Shape",
-    "Tensor",
+    "TensorHeader",
     "TruncatedFile",
+    "WeightPart",
     "Weights",
     "facts_from",
     "layer_of",

@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from .errors import LyingHeader, MissingFile
-from .safetensors import Tensor, read_header
+from swiftlm_engine.brain.facts.errors import LyingHeader, MissingFile
+from swiftlm_engine.brain.facts.safetensors import TensorHeader, read_header
 
 INDEX_NAME = "model.safetensors.index.json"
 _SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\.safetensors$")
 
 
-def read_checkpoint(folder: Path) -> tuple[Tensor, ...]:
+def read_checkpoint(folder: Path) -> tuple[TensorHeader, ...]:
     """Every tensor the folder's weight files hold; raises ModelFilesError if one is not whole."""
     index = folder / INDEX_NAME
     if index.exists():
@@ -34,7 +34,7 @@ def read_checkpoint(folder: Path) -> tuple[Tensor, ...]:
     return _unique(folder, (tensor for file in files for tensor in read_header(file)))
 
 
-def _read_indexed(folder: Path, index: Path) -> tuple[Tensor, ...]:
+def _read_indexed(folder: Path, index: Path) -> tuple[TensorHeader, ...]:
     weight_map = _weight_map(index)
     promised: dict[str, set[str]] = {}
     for name, file in weight_map.items():
@@ -46,7 +46,7 @@ def _read_indexed(folder: Path, index: Path) -> tuple[Tensor, ...]:
             f"{len(absent)} of {len(promised)} weight files are missing, first {absent[0]}"
             f"{_leftovers(folder)}; pull the model again",
         )
-    tensors: list[Tensor] = []
+    tensors: list[TensorHeader] = []
     for file, names in sorted(promised.items()):
         held = read_header(folder / file)
         _check_promise(folder / file, names, held)
@@ -68,7 +68,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     return weight_map
 
 
-def _check_promise(file: Path, promised: set[str], held: list[Tensor]) -> None:
+def _check_promise(file: Path, promised: set[str], held: list[TensorHeader]) -> None:
     missing = promised - {tensor.name for tensor in held}
     if missing:
         raise LyingHeader(
@@ -91,8 +91,8 @@ def _check_shard_numbers(folder: Path, files: list[Path]) -> None:
             raise MissingFile(folder / name, f"{name} is missing; pull the model again")
 
 
-def _unique(folder: Path, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    seen: dict[str, Tensor] = {}
+def _unique(folder: Path, tensors: Iterable[TensorHeader]) -> tuple[TensorHeader, ...]:
+    seen: dict[str, TensorHeader] = {}
     for tensor in tensors:
         if (other := seen.get(tensor.name)) is not None:
             raise LyingHeader(

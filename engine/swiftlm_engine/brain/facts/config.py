@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import BadConfig, MissingFile
+from swiftlm_engine.brain.facts.errors import BadConfig, MissingFile
 
 _TEXT_KEYS = ("text_config", "llm_config", "language_config")
 

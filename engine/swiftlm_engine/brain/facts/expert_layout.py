@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from .safetensors import Tensor
+from swiftlm_engine.brain.facts.safetensors import TensorHeader
 
 # Families whose experts are a plain SwitchGLU, and where in a layer that is.
 _MLP, _BLOCK, _FORWARD = "mlp.switch_mlp", "block_sparse_moe.switch_mlp", "feed_forward.experts"
@@ -69,14 +69,14 @@ def experts_of(place: str) -> str:
     return parent if parent.endswith(".experts") else parent + ".experts"
 
 
-def unreadable_expert(model_type: str, experts: Iterable[Tensor]) -> str:
+def unreadable_expert(model_type: str, experts: Iterable[TensorHeader]) -> str:
     """The first tensor that has no part of an expert as a slot wants it, of a family whose experts
     can be read one by one otherwise; empty if there is none."""
     module = EXPERT_MODULES.get(model_type)
     if module is None:
         return ""
     plain = _plain_names(module)
-    fused: dict[str, Tensor] = {}
+    fused: dict[str, TensorHeader] = {}
     for tensor in experts:
         inside = _IN_LAYER.match(tensor.name)
         known = plain.fullmatch(tensor.name, inside.end()) if inside else None
@@ -96,7 +96,7 @@ def _plain_names(module: str) -> re.Pattern[str]:
     return re.compile(rf"{stacked}|{single}|(?P<fused>{fused})")
 
 
-def _lies_straight(name: str, fused: Mapping[str, Tensor]) -> bool:
+def _lies_straight(name: str, fused: Mapping[str, TensorHeader]) -> bool:
     """Rows are what comes out: gate_up (experts, 2 x inner, hidden), down (experts, hidden, inner);
     several families publish theirs transposed."""
     parent = name.rpartition(".")[0]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from .config import Config
-from .errors import BadConfig
-from .kv import supports_head_size
-from .layers import KvStore, Layer, LayerKind
+from swiftlm_engine.brain.facts.config import Config
+from swiftlm_engine.brain.facts.errors import BadConfig
+from swiftlm_engine.brain.facts.kv import supports_head_size
+from swiftlm_engine.brain.facts.layers import KvStore, Layer, LayerKind
 
 Rule = Callable[[Config], list[Layer]]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from .layers import KvStore
+from swiftlm_engine.brain.facts.layers import KvStore
 
 PAGE_TOKENS = 64
 SEGMENT_TOKENS = 512

@@ -8,25 +8,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from swiftlm_engine.brain.facts.checkpoint import read_checkpoint
+from swiftlm_engine.brain.facts.config import Config, read_config
+from swiftlm_engine.brain.facts.errors import LyingHeader
+from swiftlm_engine.brain.facts.families import head_size, kv_heads, layer_list
+from swiftlm_engine.brain.facts.kv import KvFormat, bytes_per_token, is_compressed, store_bytes
+from swiftlm_engine.brain.facts.layers import Layer, LayerKind
+from swiftlm_engine.brain.facts.quantization import (
+    Packing,
+    Quantisation,
+    declared_packing,
+    read_packings,
+)
+from swiftlm_engine.brain.facts.safetensors import TensorHeader
+from swiftlm_engine.brain.facts.sorting import sort_weights
+from swiftlm_engine.brain.facts.weights import WeightPart, Weights
 from swiftlm_engine.brain.vision import FAMILIES
-
-from .checkpoint import read_checkpoint
-from .config import Config, read_config
-from .errors import LyingHeader
-from .families import head_size, kv_heads, layer_list
-from .kv import KvFormat, bytes_per_token, is_compressed, store_bytes
-from .layers import Layer, LayerKind
-from .quantisation import Packing, Quantisation, declared_packing, read_packings
-from .safetensors import Tensor
-from .sorting import sort_weights
-from .weights import Part, Weights
 
 _DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 _EMBEDDING = ("embed_tokens.", "wte.", "word_embeddings.", "tok_embeddings.", "embeddings.")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     """The sizes that activations have."""
 
     hidden_size: int
@@ -50,7 +54,7 @@ class ModelFacts:
     outer_type: str  # as config.json begins
     mutual_images: bool  # the tokens of a picture see each other, which mlx-lm's models cannot
     dtype: str
-    shape: Shape
+    shape: ModelShape
     layers: tuple[Layer, ...]
     kv_assumed: bool
     max_context: int | None
@@ -62,7 +66,7 @@ class ModelFacts:
 
     @property
     def vision(self) -> bool:
-        return self.weights.part(Part.VISION) > 0
+        return self.weights.part(WeightPart.VISION) > 0
 
     @property
     def reads_images(self) -> bool:
@@ -134,7 +138,7 @@ def read_model(folder: Path) -> ModelFacts:
     return facts_from(config, tensors)
 
 
-def facts_from(config: Config, tensors: tuple[Tensor, ...]) -> ModelFacts:
+def facts_from(config: Config, tensors: tuple[TensorHeader, ...]) -> ModelFacts:
     """The facts of headers already read."""
     by_name = {tensor.name: tensor for tensor in tensors}
     packings = read_packings(config, by_name)
@@ -167,11 +171,11 @@ def facts_from(config: Config, tensors: tuple[Tensor, ...]) -> ModelFacts:
     )
 
 
-def _shape(config: Config) -> Shape:
+def _shape(config: Config) -> ModelShape:
     heads = config.count("num_attention_heads", "num_heads", "n_heads", "n_head")
     hidden = config.count("hidden_size", "n_embd", "d_model")
     inter = config.maybe("intermediate_size", "block_ff_dim", "n_inner", "moe_intermediate_size")
-    return Shape(
+    return ModelShape(
         hidden_size=hidden,
         intermediate_size=inter or 4 * hidden,
         vocab_size=config.count("vocab_size"),
@@ -183,7 +187,7 @@ def _shape(config: Config) -> Shape:
 
 
 def _check_shapes(
-    shape: Shape, tensors: Mapping[str, Tensor], packings: Mapping[str, Packing]
+    shape: ModelShape, tensors: Mapping[str, TensorHeader], packings: Mapping[str, Packing]
 ) -> None:
     """The embedding must have the config's two sizes: a config of another model shows here."""
     for name, tensor in tensors.items():
@@ -200,7 +204,7 @@ def _check_shapes(
             )
 
 
-def _dtype(config: Config, tensors: Mapping[str, Tensor]) -> str:
+def _dtype(config: Config, tensors: Mapping[str, TensorHeader]) -> str:
     """What the embedding gives out; every activation and so every cache has that dtype."""
     for name, tensor in tensors.items():
         if not name.endswith("weight") or not any(part in name for part in _EMBEDDING):

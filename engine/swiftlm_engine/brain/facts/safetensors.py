@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from .errors import LyingHeader, MissingFile, TruncatedFile
+from swiftlm_engine.brain.facts.errors import LyingHeader, MissingFile, TruncatedFile
 
 # The reference implementation refuses longer headers too.
 MAX_HEADER_BYTES = 100_000_000
@@ -30,7 +30,7 @@ _BY_PLACE = attrgetter("offset", "nbytes")
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorHeader:
     """One tensor in one file. `offset` counts from the start of the file."""
 
     name: str
@@ -45,7 +45,7 @@ class Tensor:
         return math.prod(self.shape)
 
 
-def read_header(path: Path) -> list[Tensor]:
+def read_header(path: Path) -> list[TensorHeader]:
     """Every tensor of the file, checked against the size of the file; no weight is read."""
     try:
         with path.open("rb") as file:
@@ -87,7 +87,7 @@ def _parse(path: Path, raw: bytes) -> dict[str, object]:
     return header
 
 
-def _tensor(path: Path, name: str, entry: object, data_start: int) -> Tensor:
+def _tensor(path: Path, name: str, entry: object, data_start: int) -> TensorHeader:
     try:
         dtype, shape = entry["dtype"], entry["shape"]  # type: ignore[index]  # checked by except
         begin, end = entry["data_offsets"]  # type: ignore[index]
@@ -104,14 +104,16 @@ def _tensor(path: Path, name: str, entry: object, data_start: int) -> Tensor:
             f"{path.name}: {name} is {dtype} {list(shape)}, {nbytes:,} bytes, "
             f"but its offsets span {end - begin:,}",
         )
-    return Tensor(name, dtype, tuple(shape), path, data_start + begin, nbytes)
+    return TensorHeader(name, dtype, tuple(shape), path, data_start + begin, nbytes)
 
 
 def _is_size(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
-def _check_layout(path: Path, tensors: list[Tensor], data_start: int, file_bytes: int) -> None:
+def _check_layout(
+    path: Path, tensors: list[TensorHeader], data_start: int, file_bytes: int
+) -> None:
     end = data_start
     for tensor in sorted(tensors, key=_BY_PLACE):
         if tensor.offset != end:

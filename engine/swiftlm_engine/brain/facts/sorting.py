@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from .config import Config
-from .errors import LyingHeader
-from .expert_layout import unreadable_expert
-from .families import num_layers
-from .quantisation import Packing, logical_size
-from .safetensors import Tensor
-from .weights import Amount, Experts, Part, Weights
+from swiftlm_engine.brain.facts.config import Config
+from swiftlm_engine.brain.facts.errors import LyingHeader
+from swiftlm_engine.brain.facts.expert_layout import unreadable_expert
+from swiftlm_engine.brain.facts.families import num_layers
+from swiftlm_engine.brain.facts.quantization import Packing, logical_size
+from swiftlm_engine.brain.facts.safetensors import TensorHeader
+from swiftlm_engine.brain.facts.weights import Amount, Experts, WeightPart, Weights
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)\.")
 _VISION = frozenset({
@@ -46,7 +46,7 @@ def layer_of(tensor: str) -> int | None:
 
 
 def sort_weights(
-    config: Config, tensors: Iterable[Tensor], packings: Mapping[str, Packing]
+    config: Config, tensors: Iterable[TensorHeader], packings: Mapping[str, Packing]
 ) -> Weights:
     """Raises LyingHeader where the experts in the files are not those of config.json."""
     sorter = _Sorter(config)
@@ -83,12 +83,12 @@ class _Sorter:
         self._first_shared = self._num_layers - shared
         self._tied = config.flag("tie_word_embeddings")
         self._num_experts = config.maybe(*_EXPERT_COUNT) or 0
-        self._tallies: dict[tuple[Part, int | None], _Tally] = {}
-        self._places: dict[str, tuple[Part, int | None]] = {}
-        self._experts: list[Tensor] = []
+        self._tallies: dict[tuple[WeightPart, int | None], _Tally] = {}
+        self._places: dict[str, tuple[WeightPart, int | None]] = {}
+        self._experts: list[TensorHeader] = []
         self._largest = 0
 
-    def add(self, tensor: Tensor, packings: Mapping[str, Packing]) -> None:
+    def add(self, tensor: TensorHeader, packings: Mapping[str, Packing]) -> None:
         # Weight, scales and biases of a module go to one place; its name is looked at once.
         module, _, leaf = tensor.name.rpartition(".")
         key = module if leaf in _LEAVES else tensor.name
@@ -101,20 +101,24 @@ class _Sorter:
             tally = self._tallies[place] = _Tally()
         tally.add(floats, nbytes, logical_size(tensor, packings))
         part = place[0]
-        if part is Part.EXPERTS:
+        if part is WeightPart.EXPERTS:
             self._check_experts(tensor)
             self._experts.append(tensor)
-        if nbytes > self._largest and part is not Part.VISION and part is not Part.UNUSED:
+        if (
+            nbytes > self._largest
+            and part is not WeightPart.VISION
+            and part is not WeightPart.UNUSED
+        ):
             self._largest = nbytes
 
     def weights(self) -> Weights:
-        parts, experts, layers = dict.fromkeys(Part, Amount()), {}, dict[int, Amount]()
+        parts, experts, layers = dict.fromkeys(WeightPart, Amount()), {}, dict[int, Amount]()
         for (part, layer), tally in self._tallies.items():
             amount = tally.amount()
             parts[part] += amount
-            if part is Part.EXPERTS:
+            if part is WeightPart.EXPERTS:
                 experts[layer or 0] = amount
-            if layer is not None and part is not Part.UNUSED:
+            if layer is not None and part is not WeightPart.UNUSED:
                 layers[layer] = layers.get(layer, Amount()) + amount
         used = self._config.maybe(*_EXPERTS_USED) or self._num_experts
         return Weights(
@@ -123,29 +127,29 @@ class _Sorter:
             layers=tuple(layers[layer] for layer in sorted(layers)),
             num_experts=self._num_experts if experts else 0,
             experts_per_token=min(used, self._num_experts) if experts else 0,
-            tied=not parts[Part.HEAD].weights,
+            tied=not parts[WeightPart.HEAD].weights,
             largest_tensor_bytes=self._largest,
             largest_layer_bytes=max((a.bytes_as() for a in layers.values()), default=0),
             unreadable_expert=unreadable_expert(self._config.model_type, self._experts),
         )
 
-    def _place(self, tensor: Tensor) -> tuple[Part, int | None]:
+    def _place(self, tensor: TensorHeader) -> tuple[WeightPart, int | None]:
         name = tensor.name
         segments = set(name.split("."))
         if not segments.isdisjoint(_VISION):
-            return Part.VISION, None
+            return WeightPart.VISION, None
         layer = layer_of(name)
         if self._is_dropped(name, segments, layer):
-            return Part.UNUSED, layer
+            return WeightPart.UNUSED, layer
         if not segments.isdisjoint(_EXPERTS) or ".block_sparse_moe.input_linear" in name:
-            return Part.EXPERTS, layer
+            return WeightPart.EXPERTS, layer
         if not segments.isdisjoint(_EMBEDDINGS):
-            return Part.EMBEDDING, None
+            return WeightPart.EMBEDDING, None
         if not segments.isdisjoint(_LOOKED_UP):
-            return Part.LOOKED_UP, None
+            return WeightPart.LOOKED_UP, None
         if "lm_head" in segments:
-            return Part.HEAD, None
-        return Part.DENSE, layer
+            return WeightPart.HEAD, None
+        return WeightPart.DENSE, layer
 
     def _is_dropped(self, name: str, segments: set[str], layer: int | None) -> bool:
         """What mlx-lm's sanitize throws away before anything is read."""
@@ -157,7 +161,7 @@ class _Sorter:
             return True  # multi-token prediction layers follow the real ones
         return layer >= self._first_shared and not segments.isdisjoint(_SHARED_KV)
 
-    def _floats(self, tensor: Tensor) -> tuple[int, int]:
+    def _floats(self, tensor: TensorHeader) -> tuple[int, int]:
         """How many floats a load may cast, and the bytes in memory as stored."""
         if tensor.dtype in _FLOATS:
             return tensor.size, tensor.nbytes
@@ -165,7 +169,7 @@ class _Sorter:
             return tensor.size, 2 * tensor.nbytes
         return 0, tensor.nbytes
 
-    def _check_experts(self, tensor: Tensor) -> None:
+    def _check_experts(self, tensor: TensorHeader) -> None:
         if match := _NUMBERED.search(tensor.name):
             if int(match[1]) < self._num_experts:
                 return

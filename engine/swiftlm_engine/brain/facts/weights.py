@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Part(StrEnum):
+class WeightPart(StrEnum):
     """What a tensor is to the plan. `UNUSED` tensors lie on disk and are never read."""
 
     DENSE = "dense"
@@ -67,7 +67,7 @@ class Experts:
 class Weights:
     """Where the bytes of a checkpoint go. Exact, from the headers."""
 
-    parts: Mapping[Part, Amount]
+    parts: Mapping[WeightPart, Amount]
     experts: tuple[Experts, ...]
     layers: tuple[Amount, ...]  # of each layer, its experts included
     num_experts: int
@@ -77,16 +77,16 @@ class Weights:
     largest_layer_bytes: int
     unreadable_expert: str = ""  # a tensor of experts that cannot be read one by one
 
-    def part(self, part: Part, itemsize: int | None = None) -> int:
+    def part(self, part: WeightPart, itemsize: int | None = None) -> int:
         return self.parts.get(part, Amount()).bytes_as(itemsize)
 
     def resident_bytes(self, itemsize: int | None = None) -> int:
         """Everything a resident model keeps in memory."""
-        return self.part(Part.EXPERTS, itemsize) + self.shared_bytes(itemsize)
+        return self.part(WeightPart.EXPERTS, itemsize) + self.shared_bytes(itemsize)
 
     def shared_bytes(self, itemsize: int | None = None) -> int:
         """What stays resident even when experts are streamed."""
-        held = (Part.DENSE, Part.EMBEDDING, Part.LOOKED_UP, Part.HEAD)
+        held = (WeightPart.DENSE, WeightPart.EMBEDDING, WeightPart.LOOKED_UP, WeightPart.HEAD)
         return sum(self.part(part, itemsize) for part in held)
 
     def active_bytes(self, itemsize: int | None = None) -> int:
@@ -99,13 +99,13 @@ class Weights:
 
     @property
     def total_weights(self) -> int:
-        return sum(a.weights for p, a in self.parts.items() if p is not Part.UNUSED)
+        return sum(a.weights for p, a in self.parts.items() if p is not WeightPart.UNUSED)
 
     def _active(self, measure: Callable[[Amount], int]) -> int:
-        def of(part: Part) -> int:
+        def of(part: WeightPart) -> int:
             return measure(self.parts.get(part, Amount()))
 
         # A tied head reads the whole embedding; an untied embedding gives one row.
-        head = of(Part.EMBEDDING) if self.tied else of(Part.HEAD)
-        experts = of(Part.EXPERTS) * self.experts_per_token // max(1, self.num_experts)
-        return of(Part.DENSE) + head + experts
+        head = of(WeightPart.EMBEDDING) if self.tied else of(WeightPart.HEAD)
+        experts = of(WeightPart.EXPERTS) * self.experts_per_token // max(1, self.num_experts)
+        return of(WeightPart.DENSE) + head + experts

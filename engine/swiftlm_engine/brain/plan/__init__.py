@@ -3,18 +3,31 @@
 `make_plan(facts, request, limits)` is the way in; the Plan drives load, admission and refusals.
 """
 
-from .calibrated import calibrated
-from .errors import BadBudget, BadPlanRequest
-from .group_plan import GroupHost, GroupPlan, Way, best_way, make_group_plan
-from .group_report import group_report, ranks_report
-from .group_speed import LinkSpeed
-from .machine import Accelerator, Covers, Limit, MachineLimits, gigabytes, parse_budget
-from .planner import make_plan
-from .request import PlanRequest, Settings, Toggle
-from .result import EngineLimits, Plan, RequestCost, Strategy
-from .speed import MachineSpeed, Range, Speed, prior_speed
-from .streaming import Streaming
-from .terms import Measured, Need, Source, Term
+from swiftlm_engine.brain.plan.calibrated import calibrated
+from swiftlm_engine.brain.plan.errors import BadBudget, BadPlanRequest
+from swiftlm_engine.brain.plan.group_plan import (
+    GroupHost,
+    GroupPlan,
+    Way,
+    best_way,
+    make_group_plan,
+)
+from swiftlm_engine.brain.plan.group_report import group_report, ranks_report
+from swiftlm_engine.brain.plan.group_speed import LinkSpeed
+from swiftlm_engine.brain.plan.machine import (
+    Accelerator,
+    Covers,
+    Limit,
+    MachineLimits,
+    gigabytes,
+    parse_budget,
+)
+from swiftlm_engine.brain.plan.memory_terms import MeasuredTerms, Need, Term, TermSource
+from swiftlm_engine.brain.plan.planner import make_plan
+from swiftlm_engine.brain.plan.request import PlanRequest, Settings, Toggle
+from swiftlm_engine.brain.plan.result import EngineLimits, Plan, RequestCost, Strategy
+from swiftlm_engine.brain.plan.speed import MachineSpeed, PredictedSpeed, Range, prior_speed
+from swiftlm_engine.brain.plan.streaming import Streaming
 
 __all__ = [
     "Accelerator",
@@ -28,18 +41,18 @@ __all__ = [
     "LinkSpeed",
     "MachineLimits",
     "MachineSpeed",
-    "Measured",
+    "MeasuredTerms",
     "Need",
     "Plan",
     "PlanRequest",
+    "PredictedSpeed",
     "Range",
     "RequestCost",
     "Settings",
-    "Source",
-    "Speed",
     "Strategy",
     "Streaming",
     "Term",
+    "TermSource",
     "Toggle",
     "Way",
     "best_way",

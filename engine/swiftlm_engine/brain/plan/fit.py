@@ -7,12 +7,18 @@ from dataclasses import dataclass, replace
 
 from swiftlm_engine.brain.facts import KvFormat, ModelFacts
 from swiftlm_engine.brain.ledger import EntryKind
-
-from .expert_families import streams_experts
-from .layer_streaming import LayerPlacement, layer_sizes, place_layers
-from .machine import Accelerator, Covers, Limit, MachineLimits
-from .partition import split_need
-from .request import (
+from swiftlm_engine.brain.plan.expert_families import streams_experts
+from swiftlm_engine.brain.plan.layer_streaming import LayerPlacement, layer_sizes, place_layers
+from swiftlm_engine.brain.plan.machine import Accelerator, Covers, Limit, MachineLimits
+from swiftlm_engine.brain.plan.memory_terms import (
+    MeasuredTerms,
+    Need,
+    resident_need,
+    streamed_layers_need,
+    streamed_need,
+)
+from swiftlm_engine.brain.plan.partition import split_need
+from swiftlm_engine.brain.plan.request import (
     AUTO_PARALLEL,
     MIN_CONTEXT,
     SHORT_CONTEXT,
@@ -22,9 +28,8 @@ from .request import (
     auto_context,
     wanted_kv,
 )
-from .result import Strategy
-from .streaming import Streaming, page_cache_reserve, place_experts
-from .terms import Measured, Need, resident_need, streamed_layers_need, streamed_need
+from swiftlm_engine.brain.plan.result import Strategy
+from swiftlm_engine.brain.plan.streaming import Streaming, page_cache_reserve, place_experts
 
 _CONTEXT_STEP = 256
 # Left free of slots: planner._with_prefix_cache takes a quarter of it, pressure the rest.
@@ -56,7 +61,7 @@ class Fitter:
     facts: ModelFacts
     request: PlanRequest
     machine: MachineLimits
-    measured: Measured
+    measured: MeasuredTerms
     limits: tuple[Limit, ...]
 
     def best(self) -> Candidate | None:

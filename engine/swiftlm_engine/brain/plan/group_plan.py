@@ -11,16 +11,21 @@ from dataclasses import dataclass, replace
 
 from swiftlm_engine.brain.facts import ModelFacts
 from swiftlm_engine.brain.ledger import EntryKind
-
-from .group import split_layers
-from .group_speed import LinkSpeed, Traffic, group_speed, slowest
-from .machine import Accelerator, Covers, MachineLimits, gigabytes
-from .obstacles import pipeline_obstacle, tensor_obstacle
-from .planner import make_plan
-from .request import MIN_CONTEXT, PlanRequest, Settings, Toggle, auto_context
-from .result import Plan, Strategy
-from .share import Share, Split, share_facts
-from .speed import Speed
+from swiftlm_engine.brain.plan.group import split_layers
+from swiftlm_engine.brain.plan.group_speed import LinkSpeed, Traffic, group_speed, slowest
+from swiftlm_engine.brain.plan.machine import Accelerator, Covers, MachineLimits, gigabytes
+from swiftlm_engine.brain.plan.obstacles import pipeline_obstacle, tensor_obstacle
+from swiftlm_engine.brain.plan.planner import make_plan
+from swiftlm_engine.brain.plan.request import (
+    MIN_CONTEXT,
+    PlanRequest,
+    Settings,
+    Toggle,
+    auto_context,
+)
+from swiftlm_engine.brain.plan.result import Plan, Strategy
+from swiftlm_engine.brain.plan.share import Share, Split, share_facts
+from swiftlm_engine.brain.plan.speed import PredictedSpeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ class Way:
     split: Split
     hosts: int
     ranks: tuple[GroupRank, ...] = ()
-    speed: Speed | None = None
+    speed: PredictedSpeed | None = None
     obstacle: str = ""
 
     @property

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .group_plan import GroupHost, GroupPlan, GroupRank, Way
-from .machine import gigabytes
-from .result import Strategy
-from .share import Split
-from .speed import Range, Speed
+from swiftlm_engine.brain.plan.group_plan import GroupHost, GroupPlan, GroupRank, Way
+from swiftlm_engine.brain.plan.machine import gigabytes
+from swiftlm_engine.brain.plan.result import Strategy
+from swiftlm_engine.brain.plan.share import Split
+from swiftlm_engine.brain.plan.speed import PredictedSpeed, Range
 
 
 def verdict(plan: GroupPlan) -> str:
@@ -141,7 +141,7 @@ def _host(host: GroupHost) -> dict[str, Any]:
     }
 
 
-def _speed(speed: Speed | None) -> dict[str, list[float]] | None:
+def _speed(speed: PredictedSpeed | None) -> dict[str, list[float]] | None:
     if speed is None:
         return None
     return {

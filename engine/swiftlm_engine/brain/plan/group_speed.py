@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .request import Settings
-from .share import Split
-from .speed import Range, Speed
+from swiftlm_engine.brain.plan.request import Settings
+from swiftlm_engine.brain.plan.share import Split
+from swiftlm_engine.brain.plan.speed import PredictedSpeed, Range
 
 _SUMS_PER_LAYER = 2  # behind attention, and behind the feed-forward block
 
@@ -52,8 +52,8 @@ def slowest(links: Sequence[LinkSpeed]) -> LinkSpeed:
 
 
 def group_speed(
-    ranks: Sequence[Speed], split: Split, settings: Settings, traffic: Traffic
-) -> Speed:
+    ranks: Sequence[PredictedSpeed], split: Split, settings: Settings, traffic: Traffic
+) -> PredictedSpeed:
     """Of one sequence alone: tensor-parallel ranks compute at once, a pipeline's in turn."""
 
     def bound(speeds: Sequence[float], tokens: int, fast: bool) -> float:
@@ -65,7 +65,7 @@ def group_speed(
         low, high = [x.low for x in found], [x.high for x in found]
         return Range(bound(low, tokens, False), bound(high, tokens, True))
 
-    return Speed(
+    return PredictedSpeed(
         prefill=bounds([speed.prefill for speed in ranks], settings.prefill_chunk),
         decode=bounds([speed.decode for speed in ranks], 1),
         decode_full=bounds([speed.decode_full for speed in ranks], 1),

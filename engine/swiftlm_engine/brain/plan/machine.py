@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from .errors import BadBudget
-from .speed import MachineSpeed
+from swiftlm_engine.brain.plan.errors import BadBudget
+from swiftlm_engine.brain.plan.speed import MachineSpeed
 
 GB = 10**9
 BUDGET = "memory budget"

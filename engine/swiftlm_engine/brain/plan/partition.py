@@ -11,12 +11,11 @@ from dataclasses import replace
 
 from swiftlm_engine.brain.facts import ModelFacts
 from swiftlm_engine.brain.ledger import EntryKind
-
-from .machine import Accelerator, Covers, MachineLimits, gigabytes
-from .request import PlanRequest, Settings
-from .scratch import prefill_scratch
-from .speed import Range, Speed
-from .terms import Need, Source, Term
+from swiftlm_engine.brain.plan.machine import Accelerator, Covers, MachineLimits, gigabytes
+from swiftlm_engine.brain.plan.memory_terms import Need, Term, TermSource
+from swiftlm_engine.brain.plan.request import PlanRequest, Settings
+from swiftlm_engine.brain.plan.scratch import prefill_scratch
+from swiftlm_engine.brain.plan.speed import PredictedSpeed, Range
 
 ON_CPU = "layers on the CPU"
 
@@ -41,8 +40,8 @@ def split_need(
     return Need(tuple(rows), resident.largest_buffer)
 
 
-def _source(kind: EntryKind) -> Source:
-    return Source.HEADER if kind is EntryKind.WEIGHTS else Source.FORMULA
+def _source(kind: EntryKind) -> TermSource:
+    return TermSource.HEADER if kind is EntryKind.WEIGHTS else TermSource.FORMULA
 
 
 def _scratch(
@@ -57,7 +56,7 @@ def _scratch(
     if machine.shared_memory:
         here = prefill_scratch(facts, settings, machine.accelerator, dtype=request.dtype).total
         size = max(0, size - here)
-    return Term(EntryKind.SCRATCH, size, Source.FORMULA, f"attention of {ON_CPU}", Covers.HOST)
+    return Term(EntryKind.SCRATCH, size, TermSource.FORMULA, f"attention of {ON_CPU}", Covers.HOST)
 
 
 def host_bytes(need: Need) -> int:
@@ -66,7 +65,9 @@ def host_bytes(need: Need) -> int:
     return sum(t.bytes for t in need.terms if t.covers is Covers.HOST and t.kind in kinds)
 
 
-def warnings(need: Need, machine: MachineLimits, speed: Speed, whole: Speed) -> list[str]:
+def warnings(
+    need: Need, machine: MachineLimits, speed: PredictedSpeed, whole: PredictedSpeed
+) -> list[str]:
     """What the operator gives and gets; `whole` is the speed with every layer in one place."""
     held = gigabytes(sum(t.bytes for t in need.terms if t.note == ON_CPU))
     gain = f"{held} of {ON_CPU} are held in RAM, not in the memory of the {machine.accelerator}"

@@ -6,18 +6,17 @@ from dataclasses import replace
 
 from swiftlm_engine.brain.facts import LayerKind, ModelFacts
 from swiftlm_engine.brain.ledger import EntryKind
+from swiftlm_engine.brain.plan import partition
+from swiftlm_engine.brain.plan.calibrated import measured_speed
+from swiftlm_engine.brain.plan.fit import Candidate, Fitter
+from swiftlm_engine.brain.plan.machine import Accelerator, Covers, MachineLimits, gigabytes
+from swiftlm_engine.brain.plan.memory_terms import MeasuredTerms, Need, Term, TermSource
+from swiftlm_engine.brain.plan.request import PlanRequest, auto_context, check_request
+from swiftlm_engine.brain.plan.result import EngineLimits, Plan, Strategy
+from swiftlm_engine.brain.plan.speed import PredictedSpeed, StepCost, predict
+from swiftlm_engine.brain.plan.suggestions import fixes
 
-from . import partition
-from .calibrated import measured_speed
-from .fit import Candidate, Fitter
-from .fixes import fixes
-from .machine import Accelerator, Covers, MachineLimits, gigabytes
-from .request import PlanRequest, auto_context, check_request
-from .result import EngineLimits, Plan, Strategy
-from .speed import Speed, Step, predict
-from .terms import Measured, Need, Source, Term
-
-_NOTHING_MEASURED = Measured()
+_NOTHING_MEASURED = MeasuredTerms()
 _LEAST_PREFIX_BYTES = 2**20
 _BOUNDARIES = 4  # system prompt, and a few turns
 _TRUNKS = {LayerKind.FULL, LayerKind.MLA, LayerKind.SHARED, LayerKind.NONE}
@@ -27,7 +26,7 @@ def make_plan(
     facts: ModelFacts,
     request: PlanRequest,
     machine: MachineLimits,
-    measured: Measured = _NOTHING_MEASURED,
+    measured: MeasuredTerms = _NOTHING_MEASURED,
 ) -> Plan:
     """The plan of one model; refused plans are plans too. Raises BadPlanRequest for nonsense."""
     check_request(request, facts)
@@ -82,7 +81,7 @@ def _with_prefix_cache(fitter: Fitter, candidate: Candidate) -> Candidate:
     if size < _LEAST_PREFIX_BYTES:
         return candidate
     note = note if size == useful else "share of what is free"
-    term = Term(EntryKind.PREFIX_CACHE, size, Source.POLICY, f"{note}; shrinks under pressure")
+    term = Term(EntryKind.PREFIX_CACHE, size, TermSource.POLICY, f"{note}; shrinks under pressure")
     need = Need((*candidate.need.terms, term), candidate.need.largest_buffer)
     return replace(candidate, need=need)
 
@@ -99,7 +98,7 @@ def _useful_prefix(fitter: Fitter, candidate: Candidate) -> tuple[int, str]:
 
 
 def _reductions(
-    facts: ModelFacts, request: PlanRequest, measured: Measured, candidate: Candidate
+    facts: ModelFacts, request: PlanRequest, measured: MeasuredTerms, candidate: Candidate
 ) -> list[str]:
     """What `auto` made smaller than it starts with, in words."""
     settings, found = candidate.settings, []
@@ -125,19 +124,19 @@ def _speed(
     facts: ModelFacts,
     request: PlanRequest,
     machine: MachineLimits,
-    measured: Measured,
+    measured: MeasuredTerms,
     candidate: Candidate,
-) -> Speed:
+) -> PredictedSpeed:
     if measured.record is not None:
         return measured_speed(measured.record, candidate.settings, facts)
     return predict(_with_top_k(facts, request), machine.speed, _step(facts, request, candidate))
 
 
-def _step(facts: ModelFacts, request: PlanRequest, candidate: Candidate) -> Step:
+def _step(facts: ModelFacts, request: PlanRequest, candidate: Candidate) -> StepCost:
     cast = facts.cast_itemsize(request.dtype)
     facts = _with_top_k(facts, request)
     full = facts.kv_bytes(0, candidate.settings.context, candidate.settings.kv, request.dtype)
-    step = Step(facts.weights.active_bytes(cast), full)
+    step = StepCost(facts.weights.active_bytes(cast), full)
     if (streaming := candidate.streaming) is not None:
         step = replace(
             step,
@@ -193,7 +192,7 @@ def _resident_bytes(candidate: Candidate) -> int:
     return candidate.need.of(EntryKind.WEIGHTS) + streaming.slot_bytes
 
 
-def _warnings(plan: Plan, step: Step) -> list[str]:
+def _warnings(plan: Plan, step: StepCost) -> list[str]:
     found = []
     if plan.forced:
         found.append(

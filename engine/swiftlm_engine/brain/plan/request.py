@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from swiftlm_engine.brain.facts import KvFormat, ModelFacts
-
-from .errors import BadPlanRequest
+from swiftlm_engine.brain.plan.errors import BadPlanRequest
 
 # Without a wish: room for long agent sessions, not the 131,072 a model may claim; a plan with
 # more KV than that starves every other model on the machine.

@@ -8,14 +8,13 @@ from enum import StrEnum
 from typing import Any
 
 from swiftlm_engine.brain.facts import ModelFacts
-
-from .layer_streaming import LayerPlacement
-from .machine import Accelerator, Limit, MachineLimits, gigabytes
-from .request import AUTO_ROWS, PlanRequest, Settings
-from .scratch import prefill_scratch
-from .speed import Range, Speed
-from .streaming import Streaming
-from .terms import Measured, Need, Term
+from swiftlm_engine.brain.plan.layer_streaming import LayerPlacement
+from swiftlm_engine.brain.plan.machine import Accelerator, Limit, MachineLimits, gigabytes
+from swiftlm_engine.brain.plan.memory_terms import MeasuredTerms, Need, Term
+from swiftlm_engine.brain.plan.request import AUTO_ROWS, PlanRequest, Settings
+from swiftlm_engine.brain.plan.scratch import prefill_scratch
+from swiftlm_engine.brain.plan.speed import PredictedSpeed, Range
+from swiftlm_engine.brain.plan.streaming import Streaming
 
 STREAMING_ENVIRONMENT = {
     Accelerator.METAL: {"MLX_MAX_OPS_PER_BUFFER": "8"},
@@ -65,13 +64,13 @@ class Plan:
     facts: ModelFacts
     request: PlanRequest
     machine: MachineLimits
-    measured: Measured
+    measured: MeasuredTerms
     strategy: Strategy
     settings: Settings
     need: Need
     limits: tuple[Limit, ...]
     binding: Limit
-    speed: Speed
+    speed: PredictedSpeed
     engine: EngineLimits
     streaming: Streaming | None = None
     layers: LayerPlacement | None = None  # of a dense model, where they are streamed

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from swiftlm_engine.brain.facts import KvFormat, LayerKind, ModelFacts
 from swiftlm_engine.brain.facts.kv import is_compressed
-
-from .machine import Accelerator
-from .request import AUTO_ROWS, Settings
+from swiftlm_engine.brain.plan.machine import Accelerator
+from swiftlm_engine.brain.plan.request import AUTO_ROWS, Settings
 
 # Head sizes for which MLX's attention of many queries never builds the score matrix.
 _FUSED = {

@@ -10,7 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from swiftlm_engine.brain.facts import Amount, Layer, LayerKind, ModelFacts, Part, Shape, Weights
+from swiftlm_engine.brain.facts import (
+    Amount,
+    Layer,
+    LayerKind,
+    ModelFacts,
+    ModelShape,
+    WeightPart,
+    Weights,
+)
 
 
 class Split(StrEnum):
@@ -43,7 +51,7 @@ def share_facts(facts: ModelFacts, share: Share) -> ModelFacts:
     )
 
 
-def _shape(shape: Shape, parts: int) -> Shape:
+def _shape(shape: ModelShape, parts: int) -> ModelShape:
     return replace(
         shape,
         num_attention_heads=max(1, shape.num_attention_heads // parts),
@@ -72,12 +80,12 @@ def _weights(weights: Weights, share: Share) -> Weights:
     )
     in_experts = sum((e.amount for e in experts), Amount())
     outside = _less(
-        weights.parts[Part.DENSE],
+        weights.parts[WeightPart.DENSE],
         _less(sum(weights.layers, Amount()), sum((e.amount for e in weights.experts), Amount())),
     )
     parts = dict(weights.parts) if share.ends else dict.fromkeys(weights.parts, Amount())
-    parts[Part.DENSE] = _less(held, in_experts) + (outside if share.ends else Amount())
-    parts[Part.EXPERTS] = in_experts
+    parts[WeightPart.DENSE] = _less(held, in_experts) + (outside if share.ends else Amount())
+    parts[WeightPart.EXPERTS] = in_experts
     return replace(
         weights,
         parts=parts,

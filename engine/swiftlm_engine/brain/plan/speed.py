@@ -40,7 +40,7 @@ class MachineSpeed:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class PredictedSpeed:
     """Tokens per second of one sequence: decode with an empty and a full context."""
 
     prefill: Range
@@ -50,7 +50,7 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepCost:
     """What one decoded token moves: bytes of weights, of KV at full context, and from the disk.
 
     `sweep_bytes` is what a prefilled token reads from the disk, its share of a chunk.
@@ -103,7 +103,7 @@ def prior_speed(device_name: str, accelerator: str, num_cores: int = 2) -> Machi
     )
 
 
-def predict(facts: ModelFacts, machine: MachineSpeed, step: Step) -> Speed:
+def predict(facts: ModelFacts, machine: MachineSpeed, step: StepCost) -> PredictedSpeed:
     """Speeds of one sequence alone on the machine."""
     operations = 2 * facts.weights.active_weights
     packed = facts.quantisation.default is not None
@@ -126,7 +126,7 @@ def predict(facts: ModelFacts, machine: MachineSpeed, step: Step) -> Speed:
         reads = step.sweep_bytes / _end(machine.ssd_bytes_s, fast)
         return max(operations * penalty / _end(rate, fast), reads)
 
-    return Speed(
+    return PredictedSpeed(
         prefill=Range(1 / prefill_s(False), 1 / prefill_s(True)),
         decode=Range(1 / decode_s(False, 0), 1 / decode_s(True, 0)),
         decode_full=Range(

@@ -10,8 +10,7 @@ import itertools
 from dataclasses import dataclass
 
 from swiftlm_engine.brain.facts import ModelFacts
-
-from .machine import GB, MachineLimits
+from swiftlm_engine.brain.plan.machine import GB, MachineLimits
 
 MIN_SLOTS = 8
 _GROUP = 8  # experts in each of the two banks that prefill reads ahead into

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from swiftlm_engine.text.emitter import Emitter
-from swiftlm_engine.text.marks import unmarked
+from swiftlm_engine.text.markers import unmarked
 
 # An opening bracket and the name of a function, or the beginning of that.
 BEGINS_LIST = re.compile(r"\[\s*(?:[A-Za-z_][\w.]*\s*(?:\(|$)|$)")

@@ -4,8 +4,9 @@ A family says what starts a call and which reader goes on from there. New parser
 have no family here are used as they are.
 """
 
-# ruff: noqa: RUF001 - the tokens of DeepSeek are spelled with wide bars
+from __future__ import annotations
 
+# ruff: noqa: RUF001 - the tokens of DeepSeek are spelled with wide bars
 import importlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,14 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from swiftlm_engine.text.chat import ToolSpec, tool_dicts
 from swiftlm_engine.text.emitter import Emitter
-from swiftlm_engine.text.messages import ToolSpec, tool_dicts
-from swiftlm_engine.text.reader import Start
+from swiftlm_engine.text.reader import CallReader, Start
 from swiftlm_engine.text.tools import syntaxes
 from swiftlm_engine.text.tools.borrowed import BareListReader, BorrowedReader, parser_of
 from swiftlm_engine.text.tools.gemma_calls import GemmaCallsReader, GemmaSyntax
 from swiftlm_engine.text.tools.header_calls import (
-    Header,
+    CallHeader,
     HeaderCallsReader,
     HeaderSyntax,
     deepseek_header,
@@ -28,11 +29,35 @@ from swiftlm_engine.text.tools.header_calls import (
     mistral_header,
 )
 from swiftlm_engine.text.tools.json_calls import JsonCallsReader, JsonCallsSyntax
-from swiftlm_engine.text.tools.reader import CallReader
-from swiftlm_engine.text.tools.sniff import SniffReader
 from swiftlm_engine.text.tools.tagged_calls import TaggedCallsReader, TagSyntax
 from swiftlm_engine.text.tools.tagged_value import ValueStyle
 from swiftlm_engine.text.tools.values import Properties
+
+
+class SniffReader:
+    """`choose` gets the first character that is no white space."""
+
+    def __init__(self, choose: Callable[[str], CallReader]) -> None:
+        self._choose = choose
+        self._reader: CallReader | None = None
+        self._held = ""
+
+    def feed(self, text: str) -> str | None:
+        if self._reader is None:
+            self._held += text
+            first = self._held.lstrip()[:1]
+            if not first:
+                return None
+            self._reader = self._choose(first)
+            text = self._held
+        return self._reader.feed(text)
+
+    def finish(self, cut: bool) -> None:
+        if self._reader is None:
+            self._reader = self._choose("{")
+            self._reader.feed(self._held)
+        self._reader.finish(cut)
+
 
 Starts = dict[str, Start]
 
@@ -66,7 +91,7 @@ def _nothing(_: CallContext) -> Starts:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ToolFamily:
     name: str
     starts: Callable[[CallContext], Starts]
     bare: Callable[[CallContext], Starts] = _nothing
@@ -177,7 +202,7 @@ def _xtml(context: CallContext) -> Starts:
 
 def _sections(
     context: CallContext,
-    parse: Callable[[str], Header | None],
+    parse: Callable[[str], CallHeader | None],
     section: str,
     section_end: str,
     call: str,
@@ -259,66 +284,66 @@ def _json_between(start: str, *ends: str) -> Callable[[CallContext], Starts]:
     return starts
 
 
-HERMES = Family(
+HERMES = ToolFamily(
     "hermes", _tool_call_tag, controls=("<tool_call>", "</tool_call>"),
     interrupts=('<tool_call>\n{"name"', '<tool_call>{"name"'),
 )  # fmt: skip
 FAMILIES = (
-    Family(
+    ToolFamily(
         "kimi_k3", _xtml, trims=False,
         controls=("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
     ),
-    Family("gemma4", _gemma, controls=("<|tool_call>", "<tool_call|>", '<|"|>'), trims=False),
-    Family(
+    ToolFamily("gemma4", _gemma, controls=("<|tool_call>", "<tool_call|>", '<|"|>'), trims=False),
+    ToolFamily(
         "function_gemma", _function_gemma, trims=False,
         controls=("<start_function_call>", "<end_function_call>", "<escape>"),
     ),
-    Family("minimax", _minimax, controls=("<minimax:tool_call>", "</minimax:tool_call>")),
-    Family("dsml", _dsml, controls=("｜DSML｜",)),
-    Family(
+    ToolFamily("minimax", _minimax, controls=("<minimax:tool_call>", "</minimax:tool_call>")),
+    ToolFamily("dsml", _dsml, controls=("｜DSML｜",)),
+    ToolFamily(
         "deepseek", _deepseek, trims=False,
         controls=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>",
                   "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"),
     ),
-    Family("longcat", _longcat, controls=("<longcat_tool_call>", "</longcat_tool_call>")),
-    Family(
+    ToolFamily("longcat", _longcat, controls=("<longcat_tool_call>", "</longcat_tool_call>")),
+    ToolFamily(
         "glm", _tool_call_tag,
         controls=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
                   "</arg_value>"),
     ),
-    Family("pythonic", _pythonic, controls=("<|tool_call_start|>", "<|tool_call_end|>")),
-    Family("seed", _seed, controls=("<seed:tool_call>", "</seed:tool_call>")),
-    Family(
+    ToolFamily("pythonic", _pythonic, controls=("<|tool_call_start|>", "<|tool_call_end|>")),
+    ToolFamily("seed", _seed, controls=("<seed:tool_call>", "</seed:tool_call>")),
+    ToolFamily(
         "qwen", _qwen, controls=("<tool_call>", "</tool_call>"),
         interrupts=("<tool_call>\n<function=", "<tool_call><function="),
     ),
-    Family(
+    ToolFamily(
         "kimi_k2", _kimi, trims=False,
         controls=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
                   "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"),
     ),
-    Family("minicpm", _minicpm, controls=("<function", "</function>")),
-    Family(
+    ToolFamily("minicpm", _minicpm, controls=("<function", "</function>")),
+    ToolFamily(
         "mistral", _mistral, trims=False, short_ids=True,
         controls=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
     ),
-    Family("muse", _muse, controls=("<atem:function_calls>", "</atem:function_calls>")),
-    Family(
+    ToolFamily("muse", _muse, controls=("<atem:function_calls>", "</atem:function_calls>")),
+    ToolFamily(
         "llama4", _llama4, bare=bare_any, trims=False,
         controls=("<|python_start|>", "<|python_end|>"),
     ),
-    Family("llama3", _llama3, bare=bare_json, trims=False, controls=("<|python_tag|>",)),
-    Family("nemotron", _json_between("<TOOLCALL>", "</TOOLCALL>"), controls=("<TOOLCALL>",)),
-    Family(
+    ToolFamily("llama3", _llama3, bare=bare_json, trims=False, controls=("<|python_tag|>",)),
+    ToolFamily("nemotron", _json_between("<TOOLCALL>", "</TOOLCALL>"), controls=("<TOOLCALL>",)),
+    ToolFamily(
         "tool_calls", _json_between("<tool_calls>", "</tool_calls>"),
         controls=("<tool_calls>", "</tool_calls>"),
     ),
-    Family(
+    ToolFamily(
         "cohere", _json_between("<|START_ACTION|>", "<|END_ACTION|>"),
         controls=("<|START_ACTION|>", "<|END_ACTION|>"),
     ),
-    Family("granite", _json_between("<|tool_call|>"), controls=("<|tool_call|>",)),
-    Family("functools", _json_between("functools")),
+    ToolFamily("granite", _json_between("<|tool_call|>"), controls=("<|tool_call|>",)),
+    ToolFamily("functools", _json_between("functools")),
     HERMES,
 )  # fmt: skip
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -361,7 +386,7 @@ SIGNS: tuple[tuple[str, str], ...] = (
 
 def choose_family(
     template: str, vocabulary: Collection[str], mlx_lm_name: str | None = None
-) -> Family:
+) -> ToolFamily:
     """The family by what the model's maker declared, its template, its tokens; else Hermes."""
     if mlx_lm_name in MLX_LM_NAMES:
         return BY_NAME[MLX_LM_NAMES[mlx_lm_name]]
@@ -378,7 +403,7 @@ def choose_family(
     return HERMES
 
 
-def _mlx_lm_family(name: str) -> Family:
+def _mlx_lm_family(name: str) -> ToolFamily:
     """A parser that mlx-lm has gained since."""
     module = importlib.import_module(f"mlx_lm.tool_parsers.{name}")
     start, end = module.tool_call_start, module.tool_call_end
@@ -386,4 +411,4 @@ def _mlx_lm_family(name: str) -> Family:
     def starts(context: CallContext) -> Starts:
         return {context.mark(start): _borrowed(context, name, start, context.mark(end))}
 
-    return Family(name, starts, controls=tuple(t for t in (start, end) if t))
+    return ToolFamily(name, starts, controls=tuple(t for t in (start, end) if t))

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from swiftlm_engine.text.emitter import Emitter
-from swiftlm_engine.text.markers import held_length
-from swiftlm_engine.text.marks import unmarked
+from swiftlm_engine.text.markers import held_length, unmarked
 from swiftlm_engine.text.tools.values import json_literal
 
 NAME = re.compile(r"call:([\w./-]+)\{")

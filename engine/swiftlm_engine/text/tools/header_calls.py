@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from swiftlm_engine.text.emitter import Emitter
-from swiftlm_engine.text.markers import first_marker, held_length
-from swiftlm_engine.text.marks import unmarked
+from swiftlm_engine.text.markers import first_marker, held_length, unmarked
 from swiftlm_engine.text.tools.json_stream import JsonStream
 
 MAX_HEADER = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class CallHeader:
     name: str
     call_id: str | None = None
 
@@ -28,7 +27,7 @@ class Header:
 @dataclass(frozen=True, slots=True)
 class HeaderSyntax:
     start: str
-    parse: Callable[[str], Header | None]
+    parse: Callable[[str], CallHeader | None]
     call_start: str = ""  # empty: the start marker itself begins a call, and one call is all
     call_end: str = ""
     section_end: str = ""
@@ -141,20 +140,20 @@ class HeaderCallsReader:
 # -- the headers of the families
 
 
-def mistral_header(header: str) -> Header | None:
+def mistral_header(header: str) -> CallHeader | None:
     match = re.fullmatch(r"\s*([\w.-]+?)\s*(?:\[CALL_ID\]\s*(\w+)\s*)?(?:\[ARGS\])?\s*", header)
-    return Header(match[1], match[2]) if match else None
+    return CallHeader(match[1], match[2]) if match else None
 
 
-def kimi_header(header: str) -> Header | None:
+def kimi_header(header: str) -> CallHeader | None:
     """The id carries the name: `functions.get_weather:0`."""
     head, marker, _ = header.partition("<|tool_call_argument_begin|>")
     match = re.fullmatch(r"\s*((?:functions\.)?([\w.-]+):\d+)\s*", head)
-    return Header(match[2], match[1]) if match and marker else None
+    return CallHeader(match[2], match[1]) if match and marker else None
 
 
-def deepseek_header(header: str) -> Header | None:
+def deepseek_header(header: str) -> CallHeader | None:
     """`name<sep>` since V3.1; before, `function<sep>name` and a fence of Markdown."""
     head, separator, tail = header.partition("<｜tool▁sep｜>")
     name = tail.replace("```json", "").replace("```", "").strip() or head.strip()
-    return Header(name) if separator and re.fullmatch(r"[\w.-]+", name) else None
+    return CallHeader(name) if separator and re.fullmatch(r"[\w.-]+", name) else None

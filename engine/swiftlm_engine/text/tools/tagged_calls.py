@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from swiftlm_engine.text.emitter import Emitter
-from swiftlm_engine.text.markers import first_marker, held_length
-from swiftlm_engine.text.marks import unmarked
+from swiftlm_engine.text.markers import first_marker, held_length, unmarked
 from swiftlm_engine.text.tools.json_stream import JsonStream
 from swiftlm_engine.text.tools.tagged_value import TaggedValue, ValueStyle, quoted
 from swiftlm_engine.text.tools.values import Properties

@@ -4,7 +4,7 @@ import json
 import re
 from enum import Enum, auto
 
-from swiftlm_engine.text.marks import unmarked
+from swiftlm_engine.text.markers import unmarked
 from swiftlm_engine.text.tools.values import json_literal, json_value
 
 ONLY_STRING = frozenset({"string"})

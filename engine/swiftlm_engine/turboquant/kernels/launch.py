@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 
 from swiftlm_engine.turboquant import attention
-from swiftlm_engine.turboquant.backend import exact_attention, plain_attention
+from swiftlm_engine.turboquant.attention import exact_attention, plain_attention
 from swiftlm_engine.turboquant.codec import Codec, Pages
 from swiftlm_engine.turboquant.encoder import encode_plain
 from swiftlm_engine.turboquant.formats import PAGE_TOKENS, SEGMENT_PAGES, KeyCode, KVFormat
@@ -32,7 +32,7 @@ _MAX_KEPT = 256  # counts and steps; a decode step asks for the same few in ever
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class KernelShape:
     """What a decode kernel is compiled for."""
 
     group: int  # query heads per threadgroup
@@ -43,7 +43,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LaunchStep:
     """Both launches of a decode step, all but their arrays: the same in every layer of one shape,
     and building a call is host time."""
 
@@ -63,7 +63,7 @@ class KernelBackend:
     table_in_memory: bool = False  # decode table in threadgroup memory, not spread over lanes
     parallel_groups: int = 264  # threadgroups that fill the GPU
     _kernels: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-    _steps: dict[tuple[Any, ...], Step] = field(default_factory=dict)
+    _steps: dict[tuple[Any, ...], LaunchStep] = field(default_factory=dict)
     _counter: mx.array | None = None
     _ahead: mx.array | None = None  # the layer of prefill that was started last
     _counts: dict[tuple[int, ...], mx.array] = field(default_factory=dict)
@@ -181,7 +181,7 @@ class KernelBackend:
         zone: mx.array,
         scale: float,
         counts: tuple[int, int, int, int],
-    ) -> Step:
+    ) -> LaunchStep:
         shapes = query.shape, query.dtype, zone.shape, zone.dtype
         key = (codec, *shapes, scale, counts, self.table_in_memory)
         found = self._steps.get(key)
@@ -198,7 +198,7 @@ class KernelBackend:
         zone: mx.array,
         scale: float,
         counts: tuple[int, int, int, int],
-    ) -> Step:
+    ) -> LaunchStep:
         pages, held, seen, given = counts
         heads, append = zone.shape[1], 0 < given == seen
         text, shape = self._choose(codec, query.shape[-3] // heads)
@@ -216,9 +216,9 @@ class KernelBackend:
         )
         merge = self._merger(codec, shape, scale, query)
         num_pages, num_exact = self._count(pages, zones), self._count(held, seen, given)
-        return Step(shape.turn, append, attend, merge, num_pages, num_exact)
+        return LaunchStep(shape.turn, append, attend, merge, num_pages, num_exact)
 
-    def _merger(self, codec: Codec, shape: Shape, scale: float, query: mx.array) -> Any:
+    def _merger(self, codec: Codec, shape: KernelShape, scale: float, query: mx.array) -> Any:
         warps = min(16, 2048 // max(codec.head_dim, 128))
         dtype = query.dtype if shape.turn else mx.float32
         sizes = {"G": shape.group, "NW": warps, "TURN": int(shape.turn)}
@@ -231,19 +231,19 @@ class KernelBackend:
             output_dtypes=[dtype],
         )
 
-    def _choose(self, codec: Codec, group: int) -> tuple[Text, Shape]:
+    def _choose(self, codec: Codec, group: int) -> tuple[Text, KernelShape]:
         dim = codec.head_dim
         size = max(n for n in range(1, 9) if group % n == 0 and (n <= 4 or dim <= 256))
         blocks = group // size
         if codec.order is NibbleOrder.SIGN:  # chosen for this kernel, no other reads it
             # 8 warps; registers let two of these threadgroups on a core, one at d = 256.
             resident = self.parallel_groups // (2 if dim == 256 else 1)
-            return TENSOR, Shape(size, blocks, 8, True, resident)
+            return TENSOR, KernelShape(size, blocks, 8, True, resident)
         warps = 4 if dim <= 256 else 2
-        shape = Shape(size, blocks, warps, _turns(dim), self.parallel_groups * 8 // warps)
+        shape = KernelShape(size, blocks, warps, _turns(dim), self.parallel_groups * 8 // warps)
         return (SIMDGROUP if self.dialect.name == "metal" and size >= 5 else SCALAR), shape
 
-    def _sizes(self, text: Text, shape: Shape, append: bool) -> dict[str, int]:
+    def _sizes(self, text: Text, shape: KernelShape, append: bool) -> dict[str, int]:
         sizes = {"G": shape.group, "GB": shape.blocks, "NW": shape.warps, "APPEND": int(append)}
         if text is not TENSOR:
             sizes["TURN"] = int(shape.turn)
@@ -251,7 +251,7 @@ class KernelBackend:
             sizes["DEC"] = 1 if self.table_in_memory else 2
         return sizes
 
-    def _splits(self, pages: int, groups: int, shape: Shape) -> tuple[int, int]:
+    def _splits(self, pages: int, groups: int, shape: KernelShape) -> tuple[int, int]:
         """Threadgroups per KV head for the pages and for the exact zone: enough to fill the GPU,
         each with a page per warp and few segments."""
         fill = max(2, shape.resident // groups)

@@ -1,0 +1,1 @@
+"""Constrained decoding: schemas and tool grammars to masks over the vocabulary."""

@@ -1,0 +1,129 @@
+"""Which grammar a request needs, and how a row obeys it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from swiftlm_engine.grammar.constraint import (
+    Constraint,
+    ConstraintChoice,
+    ConstraintCompiler,
+    ForcedCall,
+    GrammarRefused,
+    JsonObject,
+    JsonSchema,
+    Lark,
+    Regex,
+    Rule,
+    StrictCalls,
+)
+from swiftlm_engine.messages import (
+    EngineFault,
+    FaultKind,
+    GenerateJob,
+    Grammar,
+    GrammarKind,
+    ToolChoice,
+)
+from swiftlm_engine.text.chat import Chat
+from swiftlm_engine.text.template import RenderedPrompt
+
+
+def apply_mask(logits: mx.array, masks: NDArray[np.int32]) -> mx.array:
+    """Logits with what is not allowed at minus infinity; lazy.
+
+    `logits` (B, V); `masks` (B, ceil(V / 32)), one bit per token, lowest bit first.
+    """
+    words = mx.array(masks).view(mx.uint32)  # (B, W)
+    bits = (words[:, :, None] >> mx.arange(32, dtype=mx.uint32)) & 1  # (B, W, 32)
+    allowed = bits.reshape(words.shape[0], -1)[:, : logits.shape[-1]]  # (B, V)
+    return mx.where(allowed == 1, logits, -mx.inf)
+
+
+class RowConstraint:
+    """One row's grammar. `advance` with every token that is read, `apply` before each draw."""
+
+    def __init__(self, constraint: Constraint, mask_width: int) -> None:
+        self._constraint = constraint
+        self._mask = np.zeros(mask_width, dtype=np.int32)
+
+    def advance(self, token_id: int) -> None:
+        if not self._constraint.is_done:
+            self._constraint.advance(token_id)
+
+    def apply(self, logits: mx.array) -> mx.array:
+        """Logits (1, V) with all tokens forbidden that the grammar cannot take next; lazy."""
+        if not self._constraint.mask(self._mask):
+            return logits
+        return apply_mask(logits, self._mask[None])
+
+
+def make_constraints(
+    compiler: ConstraintCompiler, job: GenerateJob, prompt: RenderedPrompt | None
+) -> tuple[RowConstraint | None, ...]:
+    """One for each choice. Raises `EngineFault(INVALID)` for a grammar that cannot be enforced.
+
+    On the tokenizer thread: compiling takes milliseconds, and decoding clients must not wait.
+    """
+    rule = _rule(job)
+    if rule is None:
+        return (None,) * job.n
+    opening = prompt.opening if prompt is not None else ""
+    thinks = not isinstance(job.prompt, Chat) or job.prompt.enable_thinking is not False
+    try:
+        started = [compiler.start(rule, opening, thinks) for _ in range(job.n)]
+    except GrammarRefused as error:
+        param = "response_format" if job.grammar is not None else "tools"
+        message = f"this grammar cannot be enforced: {error}"
+        raise EngineFault(FaultKind.INVALID, message, param=param) from error
+    return tuple(RowConstraint(one, compiler.mask_width) for one in started)
+
+
+def _rule(job: GenerateJob) -> Rule | None:
+    tools = job.prompt.tools if isinstance(job.prompt, Chat) else ()
+    if job.tool_choice is ToolChoice.NAMED:
+        named = tuple(tool for tool in tools if tool.name == job.tool_name)
+        if not named:
+            message = f"tool_choice names '{job.tool_name}', which is not among the tools"
+            raise EngineFault(FaultKind.INVALID, message, param="tool_choice")
+        return ForcedCall(named, parallel=False)
+    if job.tool_choice is ToolChoice.REQUIRED:
+        if not tools:
+            message = "tool_choice is required, but there are no tools"
+            raise EngineFault(FaultKind.INVALID, message, param="tool_choice")
+        return ForcedCall(tools, job.parallel_tool_calls)
+    if job.grammar is not None:
+        return _answer_rule(job.grammar)
+    strict = tuple(tool for tool in tools if tool.strict)
+    return StrictCalls(strict) if strict and len(strict) == len(tools) else None
+
+
+def _answer_rule(grammar: Grammar) -> Rule:
+    match grammar.kind:
+        case GrammarKind.JSON_OBJECT:
+            return JsonObject()
+        case GrammarKind.JSON_SCHEMA:
+            return JsonSchema(_schema(grammar.text))
+        case GrammarKind.REGEX:
+            return Regex(grammar.text)
+        case GrammarKind.LARK:
+            return Lark(grammar.text)
+        case GrammarKind.CHOICE:
+            return ConstraintChoice(grammar.choices)
+
+
+def _schema(text: str) -> dict[str, Any]:
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        message = f"the JSON schema is no JSON: {error}"
+        raise EngineFault(FaultKind.INVALID, message, param="response_format") from error
+    if not isinstance(schema, dict):
+        message = "the JSON schema must be an object"
+        raise EngineFault(FaultKind.INVALID, message, param="response_format")
+    return schema

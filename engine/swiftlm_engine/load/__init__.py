@@ -1,0 +1,1 @@
+"""Weights and devices: from a folder to a model that computes."""

@@ -1,0 +1,1 @@
+"""From a request to token ids: template, limits, images. Runs on the tokenizer thread."""

@@ -1,0 +1,71 @@
+"""Conversations with one model: a chat and its images to tokens, and the parser of the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swiftlm_engine.messages import EngineFault, FaultKind, GenerateJob, ToolChoice
+from swiftlm_engine.prompt.prepare import Prepared, Rendered
+from swiftlm_engine.text.chat import Chat
+from swiftlm_engine.text.model_text import ModelText
+from swiftlm_engine.text.output_parser import OutputOptions, OutputParser, ToolMode
+from swiftlm_engine.text.template import ImageTexts, RenderedPrompt, TemplateRefused
+from swiftlm_engine.vision.loading import ImageSupport
+from swiftlm_engine.vision.prompt import place
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    text: ModelText
+    images: ImageSupport
+
+    def render(self, job: GenerateJob, chat: Chat) -> Rendered:
+        """Raises `EngineFault` naming the message at fault."""
+        if any(message.has_images for message in chat.messages):
+            return self._render_with_images(chat)
+        prompt = self._rendered(chat)
+        return Rendered(list(prompt.token_ids), prompt.boundaries, prompt)
+
+    def parser(self, prepared: Prepared) -> OutputParser:
+        job = prepared.job
+        tools = job.prompt.tools if isinstance(job.prompt, Chat) else ()
+        options = OutputOptions(
+            stop=job.stop,
+            tools=tools,
+            tool_mode=_TOOL_MODES[job.tool_choice],
+            parallel_tool_calls=job.parallel_tool_calls,
+            raw=job.raw_text,
+            thinking_budget=job.thinking_budget,
+        )
+        return self.text.output(options, prepared.prompt.chat)
+
+    def _render_with_images(self, chat: Chat) -> Rendered:
+        reader = self.images.reader
+        if reader is None:
+            raise EngineFault(FaultKind.UNSUPPORTED, self.images.refusal, param="messages")
+        prepared = reader.prepare(chat)
+        family = reader.family
+        texts = ImageTexts(family.mark, tuple(image.text for image in prepared))
+        prompt = self._rendered(chat, texts)
+        images = place(prompt.token_ids, family.image_token_id, prepared)
+        if images is None or images.touch(len(prompt.token_ids) - 1, len(prompt.token_ids)):
+            raise EngineFault(
+                FaultKind.INVALID,
+                "the text holds tokens that stand for images in this model; take them out",
+                param="messages",
+            )
+        return Rendered(list(prompt.token_ids), prompt.boundaries, prompt, images)
+
+    def _rendered(self, chat: Chat, images: ImageTexts | None = None) -> RenderedPrompt:
+        try:
+            return self.text.render(chat, images)
+        except TemplateRefused as error:
+            raise EngineFault(FaultKind.INVALID, str(error), param="messages") from error
+
+
+_TOOL_MODES = {
+    ToolChoice.NONE: ToolMode.OFF,
+    ToolChoice.AUTO: ToolMode.AUTO,
+    ToolChoice.REQUIRED: ToolMode.FORCED,
+    ToolChoice.NAMED: ToolMode.FORCED,
+}

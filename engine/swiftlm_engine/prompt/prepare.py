@@ -1,0 +1,150 @@
+"""From a job to sequences that can be scheduled: tokens, limits, parsers, grammars.
+
+Runs on the tokenizer thread, not on the engine thread: a long prompt takes a tenth of a second to
+tokenise, and decoding clients must not wait for it. Touches no array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from swiftlm_engine.messages import EngineFault, FaultKind, GenerateJob, Infill
+from swiftlm_engine.sampling.row import TokenConstraint
+from swiftlm_engine.sampling.settings import BadSampling, SamplingSettings
+from swiftlm_engine.text.chat import Chat
+from swiftlm_engine.text.template import RenderedPrompt
+from swiftlm_engine.vision.prompt import PromptImages
+
+RenderChat = Callable[[GenerateJob, Chat], "Rendered"]
+Constrain = Callable[[GenerateJob, RenderedPrompt | None], tuple[TokenConstraint | None, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt as tokens. `boundaries` are positions where a checkpoint is worth storing.
+
+    `chat` is what the template made, where the prompt was a conversation.
+    """
+
+    token_ids: list[int]
+    boundaries: tuple[int, ...] = ()
+    chat: RenderedPrompt | None = None
+    images: PromptImages | None = None
+
+    @property
+    def thinking_open(self) -> bool:
+        return self.chat is not None and self.chat.thinking_preopened
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A job that passed every check, ready to be scheduled."""
+
+    job: GenerateJob
+    sampling: SamplingSettings
+    prompt: Rendered
+    max_tokens: int
+    constraints: tuple[TokenConstraint | None, ...]  # one for each choice
+    echo_text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparer:
+    """Checks and tokenises jobs for one model. One thread calls it."""
+
+    tokenizer: Any
+    render_chat: RenderChat
+    constrain: Constrain
+    context: int
+    vocab_size: int
+    max_choices: int
+
+    def prepare(self, job: GenerateJob) -> Prepared:
+        """Raises `EngineFault` naming the field at fault."""
+        sampling = self._check_sampling(job)
+        if not 1 <= job.n <= self.max_choices:
+            raise _invalid("n", f"n is {job.n}; this model serves 1 to {self.max_choices} choices")
+        self._check_ids(job.stop_token_ids, "stop_token_ids")
+        prompt = self.tokenise(job)
+        # A tokenizer may know more tokens than the model; MLX reads past the end without a word.
+        self._check_ids(prompt.token_ids, "prompt")
+        room = self.context - len(prompt.token_ids)
+        if room <= 0:
+            raise EngineFault(
+                FaultKind.CONTEXT_TOO_LONG,
+                f"this model's maximum context length is {self.context} tokens; your prompt has "
+                f"{len(prompt.token_ids)} tokens. Shorten it, or load the model with a larger "
+                "context",
+                param="messages" if isinstance(job.prompt, Chat) else "prompt",
+            )
+        max_tokens = room if job.max_tokens is None else min(job.max_tokens, room)
+        if max_tokens < 1 and not job.echo:  # an echo says something without a new token
+            raise _invalid("max_tokens", f"max_tokens is {max_tokens}; it must be at least 1")
+        echo = self.tokenizer.decode(prompt.token_ids) if job.echo else ""
+        constraints = self.constrain(job, prompt.chat)
+        return Prepared(job, sampling, prompt, max_tokens, constraints, echo)
+
+    def _check_sampling(self, job: GenerateJob) -> SamplingSettings:
+        try:
+            return job.sampling.check(self.vocab_size)
+        except BadSampling as error:
+            raise _invalid(error.param, str(error)) from error
+
+    def tokenise(self, job: GenerateJob) -> Rendered:
+        """The prompt, whether or not there is room for it."""
+        match job.prompt:
+            case Chat() as chat:
+                return self.render_chat(job, chat)
+            case str() as text:
+                return Rendered(self._not_empty(self.tokenizer.encode(text)))
+            case Infill() as infill:
+                return Rendered(self._infill(infill))
+            case ids:
+                return Rendered(self._not_empty(list(ids)))
+
+    def _not_empty(self, ids: list[int]) -> list[int]:
+        if ids:
+            return ids
+        # An empty prompt means "anything": start from the token that starts a text.
+        start = self.tokenizer.bos_token_id
+        if start is None:
+            start = self.tokenizer.eos_token_id
+        if start is None:
+            raise _invalid("prompt", "the prompt is empty and this model has no start token")
+        return [start]
+
+    def _check_ids(self, ids: Sequence[int], param: str) -> None:
+        for token_id in ids:
+            if not 0 <= token_id < self.vocab_size:
+                raise _invalid(
+                    param,
+                    f"token {token_id} is outside this model's vocabulary of {self.vocab_size}",
+                )
+
+    def _infill(self, infill: Infill) -> list[int]:
+        for prefix, suffix, middle in FILL_IN_THE_MIDDLE:
+            ids = [self.tokenizer.convert_tokens_to_ids(t) for t in (prefix, suffix, middle)]
+            if all(i is not None and i != self.tokenizer.unk_token_id for i in ids):
+                before = self.tokenizer.encode(infill.prefix, add_special_tokens=False)
+                after = self.tokenizer.encode(infill.suffix, add_special_tokens=False)
+                return [ids[0], *before, ids[1], *after, ids[2]]
+        raise EngineFault(
+            FaultKind.UNSUPPORTED,
+            "this model has no fill-in-the-middle tokens, so `suffix` cannot be honoured",
+            param="suffix",
+        )
+
+
+# Prefix, suffix and middle markers by family: Qwen-Coder, StarCoder/SmolLM, CodeGemma, DeepSeek.
+FILL_IN_THE_MIDDLE = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"),
+    ("<PRE>", "<SUF>", "<MID>"),
+)
+
+
+def _invalid(param: str, message: str) -> EngineFault:
+    return EngineFault(FaultKind.INVALID, message, param=param)

@@ -1,0 +1,1 @@
+"""The step loop: plan, run, apply; and how its events leave."""

@@ -1,0 +1,1 @@
+"""Who decodes, who prefills, who waits. No tensors."""

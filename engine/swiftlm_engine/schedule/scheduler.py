@@ -1,0 +1,353 @@
+"""Who runs in the next step. The rules, each with its reason, are in docs/scheduling.md.
+
+1. At most `parallel` sequences hold KV (prefilling or decoding); the others wait, at most
+   `max_queue` of them.
+2. Every step decodes one token of every decoding sequence, and prefills for one slice of time.
+3. A slice is `slice_s`, or the time of two decode steps or of two fixed parts of a pass where those
+   take longer. It holds one chunk of a long prompt or several short prompts whole: decoding clients
+   never wait longer for other people's prompts, a short prompt overtakes a long one between two
+   chunks, and short ones that came together start decoding together. As long as nobody has read a
+   token yet, short ones may take `BURST_S`. A prompt that is alone takes `LONE_SLICES`.
+4. The next chunk goes to the sequence with the lowest score: seconds its prompt still takes, minus
+   `ageing` times those it has waited. Short ones overtake; nobody starves.
+5. A sequence is admitted when the gate grants its KV bytes: those of its prompt and of the next
+   `reserve_tokens` it may decode. Memory that cannot be had now is waited for, and a smaller
+   request may pass the one that waits.
+6. A decoding sequence that outgrows its reservation asks the gate for the next step; when there is
+   nothing left, the youngest one gives its memory back and waits again (it loses no text).
+7. A sequence whose prefix is still being read from disk gets no chunk; the next one does.
+8. Aborted and overdue sequences leave at the start of the next step, whatever they are doing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from swiftlm_engine.schedule.kv_budget import KVBudget, UnlimitedKV
+from swiftlm_engine.schedule.pass_cost import CHUNK_GRAIN, PassCost
+from swiftlm_engine.schedule.rates import Rate
+from swiftlm_engine.schedule.sequence import FinishReason, Phase, Sequence
+from swiftlm_engine.schedule.step import SHORT_TOKENS, Chunk, StepPlan, StepResult
+
+# A guess for the first pass of all: low, since a slow machine must not take ten seconds to tell.
+FIRST_TOKENS_S = 512.0
+# Slices in a pass of a prompt that is alone: only a newcomer or its own abort would wait for it.
+LONE_SLICES = 2
+# What such a pass may be larger, as a share, if nothing is left of the prompt then.
+REST_SHARE = 0.25
+# How long the first of a burst may wait for its first token while the others are prefilled: every
+# step before they join is one at a small width, and costs nearly as much as one at the full width.
+BURST_S = 1.0
+
+
+class QueueFull(Exception):
+    """The waiting line is at its bound; `retry_after_s` estimates when a place comes free."""
+
+    def __init__(self, waiting: int, retry_after_s: float) -> None:
+        super().__init__(f"{waiting} requests are waiting, which is the limit")
+        self.waiting = waiting
+        self.retry_after_s = retry_after_s
+
+
+Price = Callable[[int, int], int]  # KV bytes for so many prompt and new tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    parallel: int = 8
+    max_queue: int = 64
+    prefill_chunk: int = 2048
+    slice_s: float = 0.25
+    ageing: float = 0.5
+    reserve_tokens: int = 1024
+    lookahead_tokens: int = 2  # one token is pending on the device, one is dispatched
+
+
+class Scheduler:
+    """Decides each step. One owner (the engine thread) calls everything here."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        clock: Callable[[], float],
+        gate: KVBudget | None = None,
+        open_sequence: Callable[[Sequence], int | None] = lambda _: 0,
+        price: Price = lambda prompt, new: 0,
+    ) -> None:
+        """`open_sequence` gives an admitted sequence its KV caches and returns how many prompt
+        tokens a prefix hit spares it; None while that is not known yet: it is asked again in
+        the next step."""
+        self.limits = limits
+        self.pass_cost = PassCost(FIRST_TOKENS_S)
+        self._step_s = Rate(initial=60.0)  # decode steps per second, of whatever width
+        self._clock = clock
+        self._gate: KVBudget = gate if gate is not None else UnlimitedKV()
+        self._open = open_sequence
+        self._price = price
+        self._waiting: list[Sequence] = []
+        self._running: list[Sequence] = []  # hold KV: prefilling or decoding
+        self._aborted: set[str] = set()
+
+    @property
+    def waiting(self) -> tuple[Sequence, ...]:
+        return tuple(self._waiting)
+
+    @property
+    def running(self) -> tuple[Sequence, ...]:
+        return tuple(self._running)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    def add(self, sequences: list[Sequence]) -> None:
+        """Queues the sequences of one request, all or none. Raises `QueueFull`."""
+        free = self.limits.max_queue + self.limits.parallel - len(self._running)
+        if len(self._waiting) + len(sequences) > free:
+            raise QueueFull(len(self._waiting), self._retry_after_s())
+        self._waiting.extend(sequences)
+
+    def abort(self, request_id: str) -> bool:
+        """Marks every sequence of the request; they leave with the next plan."""
+        found = any(s.request_id == request_id for s in (*self._waiting, *self._running))
+        if found:
+            self._aborted.add(request_id)
+        return found
+
+    def plan(self) -> StepPlan:
+        gone = self._collect_gone()
+        starved, preempted = self._grow()
+        chunks = self._next_chunks()
+        decode = tuple(s for s in self._running if s.phase is Phase.DECODING)
+        return StepPlan((*gone, *starved), preempted, decode, chunks)
+
+    def apply(self, plan: StepPlan, result: StepResult) -> None:
+        """Takes the step's outcome in; after this the next plan can be made."""
+        if result.decode_tokens:
+            self._step_s.observe(1, result.decode_s)
+        for sequence, reason in result.finished:
+            sequence.finish(reason)
+            self._release(sequence)
+        usual = self._usual_chunk()
+        for done in result.passes:
+            self.pass_cost.observe(done.tokens, done.seconds, usual=usual, depth=done.depth)
+            for chunk in done.chunks:
+                if chunk.sequence.phase is Phase.PREFILLING:
+                    self._advance(chunk.sequence, chunk.count, done.chunk_s)
+
+    def fail_running(self) -> tuple[Sequence, ...]:
+        """Ends everything that holds KV (a step broke); returns it."""
+        return self._fail(tuple(self._running))
+
+    def fail_all(self) -> tuple[Sequence, ...]:
+        """Ends everything, also what waits (the engine stops); returns it."""
+        return self._fail((*self._running, *self._waiting))
+
+    def _fail(self, failed: tuple[Sequence, ...]) -> tuple[Sequence, ...]:
+        for sequence in failed:
+            sequence.finish(FinishReason.ERROR)
+            self._release(sequence)
+        return failed
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError when a rule of this file is broken; for tests and idle checks."""
+        assert len(self._running) <= self.limits.parallel
+        assert all(s.phase in (Phase.PREFILLING, Phase.DECODING) for s in self._running)
+        assert all(s.phase is Phase.WAITING for s in self._waiting)
+        assert all(s.remaining_prefill == 0 for s in self._running if s.phase is Phase.DECODING)
+
+    # -- leaving
+
+    def _collect_gone(self) -> tuple[Sequence, ...]:
+        now = self._clock()
+        gone = []
+        for sequence in (*self._waiting, *self._running):
+            if sequence.request_id in self._aborted:
+                sequence.finish(FinishReason.ABORT)
+                gone.append(sequence)
+            elif sequence.deadline_at is not None and now >= sequence.deadline_at:
+                sequence.finish(FinishReason.DEADLINE)
+                gone.append(sequence)
+        for sequence in gone:
+            self._release(sequence)
+        self._aborted.clear()
+        return tuple(gone)
+
+    def _release(self, sequence: Sequence) -> None:
+        if sequence in self._waiting:
+            self._waiting.remove(sequence)
+        elif sequence in self._running:
+            self._running.remove(sequence)
+            self._gate.release(sequence.kv_bytes)
+            sequence.kv_bytes = sequence.reserved_tokens = 0
+
+    # -- memory
+
+    def first_price(self, sequence: Sequence) -> int:
+        """KV bytes that must be free before it can start."""
+        new = min(sequence.max_tokens, self._first_reserve(sequence))
+        return self._price(len(sequence.prompt_ids), new)
+
+    def _first_reserve(self, sequence: Sequence) -> int:
+        return sequence.num_resumed + self.limits.reserve_tokens
+
+    def _grow(self) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Extends reservations before they are outgrown: who ends for want of memory, who waits."""
+        starved: list[Sequence] = []
+        preempted: list[Sequence] = []
+        for sequence in [s for s in self._running if s.phase is Phase.DECODING]:
+            while sequence in self._running and self._outgrows(sequence):
+                if self._extend(sequence):
+                    continue
+                if len(self._running) == 1:
+                    sequence.finish(FinishReason.MEMORY)
+                    self._release(sequence)
+                    starved.append(sequence)
+                else:
+                    preempted.append(self._preempt_youngest())
+        return tuple(starved), tuple(preempted)
+
+    def _outgrows(self, sequence: Sequence) -> bool:
+        needed = len(sequence.output_ids) + self.limits.lookahead_tokens
+        needed = min(needed, sequence.max_tokens)
+        return needed > sequence.reserved_tokens
+
+    def _extend(self, sequence: Sequence) -> bool:
+        new = min(sequence.reserved_tokens + self.limits.reserve_tokens, sequence.max_tokens)
+        kv_bytes = self._price(len(sequence.prompt_ids), new)
+        if not self._gate.grant(kv_bytes - sequence.kv_bytes):
+            return False
+        sequence.kv_bytes, sequence.reserved_tokens = kv_bytes, new
+        return True
+
+    def _preempt_youngest(self) -> Sequence:
+        victim = max(self._running, key=lambda s: s.started_at or 0.0)
+        self._release(victim)
+        victim.preempt()
+        self._waiting.append(victim)
+        return victim
+
+    # -- prefill
+
+    def _next_chunks(self) -> tuple[Chunk, ...]:
+        now = self._clock()
+        chunks: list[Chunk] = []
+        left_s = self._slice_s()
+        short_left_s = left_s if self._is_read() else max(left_s, BURST_S)
+        started = [s for s in self._running if s.phase is Phase.PREFILLING]
+        for sequence in sorted([*started, *self._waiting], key=lambda s: self._score(s, now)):
+            if not sequence.is_open and any(_will_share(chunk, sequence) for chunk in chunks):
+                continue  # in the next step it finds in the cache what this step prefills
+            if sequence.phase is Phase.WAITING and not self._admit(sequence, now):
+                continue
+            if not sequence.is_open and not self._open_caches(sequence):
+                continue
+            if sequence.phase is Phase.DECODING:  # its whole prompt was cached
+                continue
+            count = sequence.next_boundary() - sequence.prefilled
+            if sequence.remaining_prefill <= SHORT_TOKENS:  # whole: two passes would cost more
+                if chunks and short_left_s < self._pass_s(sequence.remaining_prefill) / 2:
+                    break
+            elif chunks and left_s <= 2 * self.pass_cost.fixed_s:
+                break
+            else:
+                count = self._cut(count, left_s)
+            chunks.append(Chunk(sequence, sequence.prefilled, count))
+            cost_s = self._chunk_s(chunks)
+            left_s, short_left_s = left_s - cost_s, short_left_s - cost_s
+            if short_left_s <= 0:
+                break
+        return tuple(chunks)
+
+    def _is_read(self) -> bool:
+        """Somebody has a part of an answer and waits for the next."""
+        return any(s.phase is Phase.DECODING and s.output_ids for s in self._running)
+
+    def _slice_s(self) -> float:
+        """How long others may wait for prompts in this step."""
+        if self._is_alone():
+            return lone_slice_s(self.limits.slice_s, self.pass_cost)
+        reading = any(s.phase is Phase.DECODING for s in self._running)
+        two_steps_s = 2 / self._step_s.tokens_per_s if reading else 0.0
+        return max(self.limits.slice_s, two_steps_s, 2 * self.pass_cost.fixed_s)
+
+    def _is_alone(self) -> bool:
+        """One sequence keeps nobody waiting, and what its passes take is no guess."""
+        return self.pass_cost.is_measured and len(self._running) + len(self._waiting) == 1
+
+    def _cut(self, tokens: int, seconds: float) -> int:
+        """How many of so many tokens one pass takes."""
+        largest = self.limits.prefill_chunk
+        chunk = self.pass_cost.chunk(seconds, largest)
+        takes_rest = self._is_alone() and tokens <= min(chunk * (1 + REST_SHARE), largest)
+        return tokens if takes_rest else min(tokens, chunk)
+
+    def _chunk_s(self, chunks: list[Chunk]) -> float:
+        """What the last of these chunks adds to the slice."""
+        *others, last = chunks
+        if last.is_short and any(chunk.is_short for chunk in others):
+            return last.count * self.pass_cost.per_token_s  # they share a pass
+        return self._pass_s(last.count)
+
+    def _pass_s(self, tokens: int) -> float:
+        """A pass reads every weight, however few its tokens: never less than a decode step."""
+        return max(self.pass_cost.seconds(tokens), 1 / self._step_s.tokens_per_s)
+
+    def _usual_chunk(self) -> int:
+        return self.pass_cost.chunk(self.limits.slice_s, self.limits.prefill_chunk)
+
+    def _score(self, sequence: Sequence, now: float) -> float:
+        return self._prompt_s(sequence) - self.limits.ageing * (now - sequence.arrived_at)
+
+    def _prompt_s(self, sequence: Sequence) -> float:
+        """Seconds that its prompt still takes."""
+        tokens = sequence.remaining_prefill
+        passes = math.ceil(tokens / self._usual_chunk())
+        return passes * self.pass_cost.fixed_s + tokens * self.pass_cost.per_token_s
+
+    def _admit(self, sequence: Sequence, now: float) -> bool:
+        if len(self._running) >= self.limits.parallel:
+            return False
+        kv_bytes = self.first_price(sequence)
+        if not self._gate.grant(kv_bytes):
+            return False
+        sequence.kv_bytes = kv_bytes
+        sequence.reserved_tokens = min(sequence.max_tokens, self._first_reserve(sequence))
+        self._waiting.remove(sequence)
+        self._running.append(sequence)
+        sequence.phase = Phase.PREFILLING
+        if sequence.started_at is None:
+            sequence.started_at = now
+        return True
+
+    def _open_caches(self, sequence: Sequence) -> bool:
+        spared = self._open(sequence)
+        if spared is None:
+            return False
+        sequence.is_open = True
+        sequence.prefilled = spared
+        if sequence.num_resumed == 0:
+            sequence.cached = spared
+        self._advance(sequence, 0, 0.0)
+        return True
+
+    def _advance(self, sequence: Sequence, tokens: int, seconds: float) -> None:
+        sequence.prefilled += tokens
+        sequence.prefill_s += seconds
+        if sequence.remaining_prefill == 0:
+            sequence.phase = Phase.DECODING
+
+    def _retry_after_s(self) -> float:
+        return max(1.0, sum(self._prompt_s(s) for s in (*self._waiting, *self._running)))
+
+
+def lone_slice_s(slice_s: float, cost: PassCost) -> float:
+    """How long a pass of a prompt that is alone may take."""
+    return LONE_SLICES * max(slice_s, 2 * cost.fixed_s)
+
+
+def _will_share(chunk: Chunk, sequence: Sequence) -> bool:
+    """Whether prefilling `chunk` puts something into the prefix cache that `sequence` can use."""
+    return sequence.begins_like(chunk.sequence, chunk.start + CHUNK_GRAIN)

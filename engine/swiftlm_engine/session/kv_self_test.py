@@ -1,0 +1,105 @@
+"""Whether a KV format is good enough for the loaded weights, and whether it is faster than none."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+
+from swiftlm_engine.brain.facts import KvFormat, ModelFacts
+from swiftlm_engine.load.device import Device
+from swiftlm_engine.load.options import EngineOptions
+from swiftlm_engine.load.weights import LoadedWeights, Report
+from swiftlm_engine.prefix.fingerprint import weights_digest
+from swiftlm_engine.turboquant import policy
+from swiftlm_engine.turboquant.backend import default_backend
+from swiftlm_engine.turboquant.calibration import AttentionShape, decode_ratio
+from swiftlm_engine.turboquant.formats import DEFAULT
+from swiftlm_engine.turboquant.layer_support_file import Outcome
+from swiftlm_engine.turboquant.self_test_text import SELF_TEST_TEXT
+
+# While experts or layers come from the disk, every chunk reads them all once more.
+_STREAMED_CHUNK = 256
+_CHUNK = 64
+_WORTH_IT = 1.1  # compressed KV must be faster by this factor to be chosen for its speed
+_LEAST_TOKENS, _MOST_TOKENS = 2048, 32_768
+
+log = logging.getLogger(__name__)
+
+
+def check_format(
+    weights: LoadedWeights,
+    options: EngineOptions,
+    name: str,
+    device: Device,
+    report: Report,
+    test: policy.Test | None = None,
+) -> Outcome:
+    """The self-test of one format; seconds the first time, a file after that."""
+    report("checking", 1.0, f"kv {name} against exact KV on {policy.TEST_TOKENS} tokens")
+    record = None
+    if options.records_dir is not None:
+        identity = weights_identity(options.folder, weights.dtype, device)
+        record = options.records_dir / "kv-self-test" / f"{identity}-{name}.json"
+    token_ids = weights.tokenizer.encode(SELF_TEST_TEXT)
+    chunk = _CHUNK if weights.streaming is None else _STREAMED_CHUNK
+    return policy.self_test(weights.model, token_ids, name, record, chunk, test)
+
+
+def failure(name: str, outcome: Outcome) -> str:
+    """What failed by how much, and what would pass."""
+    measured, better = outcome.measured, outcome.better
+    layers = ", ".join(map(str, measured.worst_layers()))
+    advice = "load it with --kv fp16"
+    if better is not None:
+        format = next(v.format for v in better.verdict.layers if v.format is not None)
+        advice = f"{format.name} passes with {better.kld:.4f}: --kv {format.name}, or --kv fp16"
+    return (
+        f"kv {name} failed its self-test on this model: KLD {measured.kld:.3f} nats per token, "
+        f"at most {policy.MAX_KLD} is accepted; worst in layers {layers}; {advice}"
+    )
+
+
+def weights_identity(folder: Path, dtype: str, device: Device) -> str:
+    """Of the weights and of how they are computed with."""
+    digest = hashlib.blake2b(f"{dtype}/{device}".encode(), digest_size=12)
+    digest.update((folder / "config.json").read_bytes())
+    for path in sorted(folder.glob("*.safetensors")):
+        digest.update(weights_digest(path))
+    return digest.hexdigest()
+
+
+def speed_gain(options: EngineOptions, facts: ModelFacts, device: Device) -> float:
+    """How many times faster decoding is over compressed KV once the context is full, if that is
+    worth having; else 0. Measured in a moment on one layer; only GPUs have kernels for it.
+
+    Most requests are short and decode side by side: what only pays at full context makes those
+    slower, and is left to whoever asks for it by name.
+    """
+    full = min(options.context or facts.max_context or 0, _MOST_TOKENS)
+    if device is Device.CPU or not full or not facts.compressed_layers(KvFormat(DEFAULT.name)):
+        return 0.0
+    shape = _attention_shape(facts)
+    for tokens, wanted in ((min(_LEAST_TOKENS, full), 1.0), (full, _WORTH_IT)):
+        ratio = decode_ratio(shape, DEFAULT, tokens, default_backend())
+        log.info("attention over compressed kv is %.2f x as fast at %d tokens", ratio, tokens)
+        if ratio < wanted:
+            return 0.0
+    return ratio
+
+
+def threshold_tokens(context: int, facts: ModelFacts, device: Device) -> int:
+    """The shortest context, by doublings, at which compressed KV decodes faster; 0 = at none."""
+    if device is Device.CPU or not facts.compressed_layers(KvFormat(DEFAULT.name)):
+        return 0
+    tokens = _LEAST_TOKENS
+    while tokens <= min(context, _MOST_TOKENS):
+        if decode_ratio(_attention_shape(facts), DEFAULT, tokens, default_backend()) >= _WORTH_IT:
+            return tokens
+        tokens *= 2
+    return 0
+
+
+def _attention_shape(facts: ModelFacts) -> AttentionShape:
+    store = next(s for layer in facts.layers for s in layer.stores if not s.turbo_blocker)
+    return AttentionShape(facts.shape.num_attention_heads, store.heads, store.k_dim)

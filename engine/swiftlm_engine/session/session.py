@@ -1,0 +1,78 @@
+"""A loaded model with everything that serves it. Owned by the MLX thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swiftlm_engine.brain.facts import ModelFacts as FolderFacts
+from swiftlm_engine.grammar.constraint import ConstraintCompiler
+from swiftlm_engine.prefix.cache import PrefixCache
+from swiftlm_engine.prefix.pace import Pace
+from swiftlm_engine.prompt.prepare import Preparer
+from swiftlm_engine.run.embedder import Embedder
+from swiftlm_engine.run.runner import Runner
+from swiftlm_engine.run.step_loop import StepLoop
+from swiftlm_engine.session.calibration import Subject
+from swiftlm_engine.session.malloc_trim import MallocTrim
+from swiftlm_engine.session.run_when_idle import RunWhenIdle
+from swiftlm_engine.streaming.policy_choice import StreamWatcher
+from swiftlm_engine.streaming.report import StreamingReport
+from swiftlm_engine.text.model_text import ModelText
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModelInfo:
+    """What clients and `status` are told about the loaded model."""
+
+    model: str
+    model_type: str
+    context: int
+    vocab_size: int
+    weight_bytes: int
+    dtype: str
+    device: str
+    blas: str
+    kv: str
+    parallel: int
+    prefill_chunk: int
+    fingerprint: str
+    notes: tuple[str, ...] = ()
+    kv_report: dict[str, object] = field(default_factory=dict)
+    vision: bool = False
+    reasoning: bool = False  # its template knows thoughts
+    tool_format: str = ""  # of the calls that its template asks for; empty: it knows no tools
+
+
+@dataclass(slots=True)
+class Session:
+    engine: StepLoop
+    preparer: Preparer
+    facts: LoadedModelInfo
+    text: ModelText
+    runner: Runner
+    prefix: PrefixCache
+    pace: Pace
+    embedder: Embedder
+    compiler: ConstraintCompiler
+    subject: Subject
+    folder: FolderFacts
+    first_pause: RunWhenIdle
+    streaming: StreamingReport | None = None
+    watcher: StreamWatcher | None = None
+    heap: MallocTrim = field(default_factory=MallocTrim)
+
+    @property
+    def has_work(self) -> bool:
+        return self.engine.has_work
+
+    def step(self) -> None:
+        self.engine.step()
+        self.pace.between_steps()
+
+    def idle(self) -> bool:
+        self.engine.scheduler.check_integrity()
+        self.heap.idle(self.engine.counters.steps)
+        self.first_pause.idle(self.engine.counters.steps)
+        if self.watcher is not None:
+            self.watcher.idle()
+        return self.pace.idle()

@@ -1,0 +1,132 @@
+"""Output: one sequence's token ids to events: detokenise, cut at stop strings, split, parse.
+
+`push` never raises on what a model writes. After `stopped` the caller pushes nothing more and
+calls `finish` once; its reason comes back corrected in `finish_reason`.
+"""
+
+import secrets
+import string
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from swiftlm_engine.text.answer_format import AnswerFormat, ParserChoice
+from swiftlm_engine.text.chat import ToolSpec
+from swiftlm_engine.text.detokenizer import TokenTexts
+from swiftlm_engine.text.emitter import Emitter, EmitterOptions, openai_call_id
+from swiftlm_engine.text.events import TextEvent, TextFinish
+from swiftlm_engine.text.reader import PlainReader, TextReader
+from swiftlm_engine.text.replay import RawCalls
+from swiftlm_engine.text.stops import StopMatcher
+from swiftlm_engine.text.tools.families import call_context
+
+
+class ToolMode(Enum):
+    OFF = auto()  # calls are text
+    AUTO = auto()
+    FORCED = auto()  # tool_choice required or named
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """What one request asks of its text."""
+
+    stop: tuple[str, ...] = ()
+    tools: tuple[ToolSpec, ...] = ()
+    tool_mode: ToolMode = ToolMode.AUTO
+    parallel_tool_calls: bool = True
+    stream_arguments: bool = True  # False: a call is shown when it is complete
+    split_reasoning: bool = True  # False: thoughts stay in the content, between tags
+    raw: bool = False  # everything is content
+    thinking_budget: int | None = None  # tokens
+
+
+class OutputParser:
+    """Without a format everything is content. `prompt_tail` is the end of the prompt's text."""
+
+    def __init__(
+        self,
+        texts: TokenTexts,
+        options: OutputOptions,
+        answer_format: AnswerFormat | None = None,
+        prompt_tail: str = "",
+    ) -> None:
+        self._options = options
+        self._detokenizer = texts.start()
+        self._stops = StopMatcher(options.stop)
+        self._emitter = Emitter(_emitter_options(options, answer_format))
+        self._reader = self._make_reader(answer_format, prompt_tail)
+        self.finish_reason: TextFinish | None = None
+        self.reasoning_tokens = 0
+
+    @property
+    def stopped(self) -> bool:
+        """A stop string was met, or the one call that was asked for is complete."""
+        return self._stops.matched is not None or self._emitter.complete
+
+    @property
+    def stop_sequence(self) -> str | None:
+        return self._stops.matched
+
+    @property
+    def in_reasoning(self) -> bool:
+        return self._reader.in_reasoning
+
+    @property
+    def should_close_thinking(self) -> bool:
+        """The budget is spent: the caller feeds the model the end of its thoughts."""
+        budget = self._options.thinking_budget
+        return budget is not None and self.in_reasoning and self.reasoning_tokens >= budget
+
+    @property
+    def raw_calls(self) -> list[RawCalls]:
+        """The calls as written, to be put back into later prompts."""
+        return self._emitter.raw_calls
+
+    def push(self, token_id: int) -> list[TextEvent]:
+        if self.stopped:
+            return []
+        self._reader.push(self._stops.push(self._detokenizer.push(token_id)))
+        # The token that closes the thoughts does not count as one of them.
+        self.reasoning_tokens += self._reader.in_reasoning
+        return self._emitter.take()
+
+    def finish(self, reason: TextFinish) -> list[TextEvent]:
+        if not self.stopped:
+            text = self._stops.push(self._detokenizer.flush())
+            self._reader.push(text + self._stops.flush())
+        cut = reason is TextFinish.LENGTH and not self.stopped
+        self._reader.finish(cut)
+        self.finish_reason = self._finish_reason(cut)
+        return self._emitter.take()
+
+    def _finish_reason(self, cut: bool) -> TextFinish:
+        if cut:
+            return TextFinish.LENGTH
+        return TextFinish.TOOL_CALLS if self._emitter.completed_ids else TextFinish.STOP
+
+    def _make_reader(self, answer_format: AnswerFormat | None, prompt_tail: str) -> TextReader:
+        options = self._options
+        if answer_format is None or options.raw:
+            return PlainReader(self._emitter)
+        calls = None
+        if options.tools and options.tool_mode is not ToolMode.OFF:
+            calls = call_context(self._emitter, answer_format.mark, options.tools)
+        forced = options.tool_mode is ToolMode.FORCED
+        return answer_format.reader(self._emitter, ParserChoice(calls, prompt_tail, forced))
+
+
+def _emitter_options(options: OutputOptions, answer_format: AnswerFormat | None) -> EmitterOptions:
+    family = answer_format.family if answer_format else None
+    reads_calls = bool(options.tools) and options.tool_mode is not ToolMode.OFF
+    return EmitterOptions(
+        stream_arguments=options.stream_arguments,
+        parallel_calls=options.parallel_tool_calls,
+        trim_before_calls=reads_calls and family is not None and family.trims,
+        reasoning_tags=None if options.split_reasoning else ("<think>", "</think>"),
+        known_tools=frozenset(tool.name for tool in options.tools),
+        new_id=_short_id if family is not None and family.short_ids else openai_call_id,
+    )
+
+
+def _short_id() -> str:
+    return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
