@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from scripted_backend import ScriptedBackend, serve
 
-from swiftlmd.http.options import HttpOptions
+from swiftlmd.config.http import HttpOptions
 
 KEY = "sk-test-1"
 

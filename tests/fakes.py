@@ -14,10 +14,10 @@ from pathlib import Path
 from swiftlm_proto import messages as m
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.engine import OnProgress
+from swiftlmd.engines.placement import Placement
 from swiftlmd.engines.process import ProcessEnd
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.placement import Placement
-from swiftlmd.store.entries import Source, StoredModel
+from swiftlmd.store.types import ModelSource, StoredModel
 
 
 class FakeClock:
@@ -103,7 +103,7 @@ def stored_model(name: str, size_bytes: int = 10**9, reason: str = "") -> Stored
     return StoredModel(
         name=name,
         path=Path("/models") / name,
-        source=Source.LOCAL,
+        source=ModelSource.LOCAL,
         size_bytes=size_bytes,
         ready=not reason,
         reason=reason,

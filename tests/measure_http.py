@@ -27,8 +27,8 @@ sys.path[:0] = [str(ROOT / room) for room in ("proto", "engine", "daemon", "test
 from scripted_backend import ScriptedBackend  # noqa: E402 - the rooms are on the path now
 
 from swiftlm_proto import messages as m  # noqa: E402
+from swiftlmd.config.http import HttpOptions  # noqa: E402
 from swiftlmd.http.app import make_app, make_runner  # noqa: E402
-from swiftlmd.http.options import HttpOptions  # noqa: E402
 
 BODIES: dict[str, tuple[str, dict[str, object]]] = {
     "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),

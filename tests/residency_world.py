@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fakes import FakeClock, FakeLauncher, FakeMemory, FakePlanner, FakeStore, stored_model
 
 from swiftlmd.config.settings import Settings
-from swiftlmd.residency import Residency
-from swiftlmd.resident import State
+from swiftlmd.residency.residency import Residency
+from swiftlmd.residency.resident import State
 
 GB = 10**9
 

@@ -16,9 +16,9 @@ import betterproto2
 from aiohttp import web
 
 from swiftlm_proto import messages as m
+from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
 from swiftlmd.http.app import make_app, make_runner
-from swiftlmd.http.options import HttpOptions
 
 MODEL = "scripted-1"
 EMBEDDER = "scripted-embed"

@@ -21,49 +21,49 @@ from pathlib import Path
 from aiohttp import web
 
 from swiftlm_proto.paths import Paths
-from swiftlmd import logs
-from swiftlmd.admin import AdminService
-from swiftlmd.admin_socket import OwnerOnlyServer
-from swiftlmd.admission import Admission
-from swiftlmd.breaker import Breaker
-from swiftlmd.calibration import CalibrationDesk, CalibrationStore, Calibrator
-from swiftlmd.chores import (
-    kept_up,
+from swiftlmd.admin.doctor import Doctor
+from swiftlmd.admin.service import AdminService
+from swiftlmd.admin.socket import OwnerOnlyServer
+from swiftlmd.calibration import CalibrationAdmin, CalibrationStore, Calibrator
+from swiftlmd.clock import Clock, SystemClock
+from swiftlmd.cluster.service import ClusterService
+from swiftlmd.config.http import http_options, key_hashes
+from swiftlmd.config.live import Changes, LiveConfiguration
+from swiftlmd.config.load import ConfigError
+from swiftlmd.config.settings import Settings
+from swiftlmd.engines.engine import EngineLauncher
+from swiftlmd.faults import ServiceError
+from swiftlmd.hosts.checks import Examiner
+from swiftlmd.hosts.survey import Survey
+from swiftlmd.http.app import make_app, make_runner
+from swiftlmd.http.context import GUARD
+from swiftlmd.http.lan_port import LanPort
+from swiftlmd.http.security import Guard
+from swiftlmd.lifecycle import logs
+from swiftlmd.lifecycle.background_tasks import (
     prove_health,
+    restart_on_error,
     restore_when_calm,
     shorten_logs,
     test_after_waking,
 )
-from swiftlmd.clock import Clock, SystemClock
-from swiftlmd.cluster.checks import Examiner
-from swiftlmd.cluster.service import ClusterService
-from swiftlmd.cluster.survey import Survey
-from swiftlmd.config.live import Changes, LiveConfiguration
-from swiftlmd.config.load import ConfigError
-from swiftlmd.config.settings import Settings
-from swiftlmd.disk_speeds import DiskSpeeds
-from swiftlmd.doctor import Doctor
-from swiftlmd.engines.engine import EngineLauncher
-from swiftlmd.faults import ServiceError
-from swiftlmd.http.app import make_app, make_runner
-from swiftlmd.http.parts import GUARD
-from swiftlmd.http.security import Guard
-from swiftlmd.http_options import http_options, key_hashes
-from swiftlmd.instance import Instance
-from swiftlmd.lan_port import LanPort
-from swiftlmd.machine import Machine, has_cuda_mlx, wired_without_owner
+from swiftlmd.lifecycle.instance import Instance
+from swiftlmd.lifecycle.power import SleepGuard, WakeWatch, find_assertion, seconds_with_sleep
+from swiftlmd.lifecycle.start_limiter import StartLimiter
+from swiftlmd.lifecycle.supervisor import Notifier, Supervisor
 from swiftlmd.memory import Governor, Level, RatioStore, Watch, system_device, system_readings
-from swiftlmd.memory_report import PriceCheck, memory_report
-from swiftlmd.planning import BrainPlanner, plan_request
-from swiftlmd.power import SleepGuard, WakeWatch, find_assertion, seconds_with_sleep
-from swiftlmd.reclaim import EngineReclaimer
-from swiftlmd.residency import Residency
-from swiftlmd.service import About, Service
+from swiftlmd.memory.machine import Machine, has_cuda_mlx, wired_without_owner
+from swiftlmd.memory.thermal import system_thermal
+from swiftlmd.planning.disk_speeds import DiskSpeeds
+from swiftlmd.planning.planner import ModelPlanner, plan_request
+from swiftlmd.residency.memory_report import PriceCheck, memory_report
+from swiftlmd.residency.reclaim import EngineReclaimer
+from swiftlmd.residency.residency import Residency
+from swiftlmd.serving.admission import Admission
+from swiftlmd.serving.service import DaemonInfo, Service
 from swiftlmd.store import ModelStore
 from swiftlmd.store.options import from_settings
 from swiftlmd.store.service import Basis, StoreService
-from swiftlmd.supervisor import Notifier, Supervisor
-from swiftlmd.thermal import system_thermal
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ _CLOSE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class StartupContext:
     """What the process was started with; all of it is settled before the daemon is built."""
 
     paths: Paths
@@ -80,7 +80,7 @@ class Surroundings:
     supervisor: Supervisor
     environ: Mapping[str, str]
     engine_command: list[str]
-    breaker: Breaker
+    breaker: StartLimiter
     http: socket.socket
     admin: socket.socket
 
@@ -88,7 +88,7 @@ class Surroundings:
 class Daemon:
     """Made inside a running event loop; `run` once."""
 
-    def __init__(self, given: Surroundings, clock: Clock | None = None) -> None:
+    def __init__(self, given: StartupContext, clock: Clock | None = None) -> None:
         self._given = given
         self._configuration = given.configuration
         self._clock = clock or SystemClock()
@@ -114,7 +114,7 @@ class Daemon:
         disks = DiskSpeeds(given.paths.state / "disk-speeds.json")
         self._survey = Survey(Examiner(given.paths, self._machine))
         limits = self._machine.limits
-        self._planner = BrainPlanner(given.paths, limits, disks, calibrations, self._survey)
+        self._planner = ModelPlanner(given.paths, limits, disks, calibrations, self._survey)
         self._residency = Residency(
             clock=self._clock,
             store=self._store,
@@ -137,7 +137,7 @@ class Daemon:
         )
         self._service = Service(
             clock=self._clock,
-            about=About(
+            about=DaemonInfo(
                 given.instance,
                 given.supervisor.value,
                 given.configuration.path,
@@ -281,7 +281,7 @@ class Daemon:
             ),
             shut_down=self.ask_to_stop,
             took_over=self._took_over,
-            calibration=CalibrationDesk(self._calibrator),
+            calibration=CalibrationAdmin(self._calibrator),
         )
 
     def _store_service(self) -> StoreService:
@@ -332,7 +332,7 @@ class Daemon:
             ("preload", self._preload),
             ("log care", partial(shorten_logs, given.paths.logs, clock)),
         ):
-            yield kept_up(name, chore, clock)
+            yield restart_on_error(name, chore, clock)
 
     async def _preload(self) -> None:
         await self._service.list_models()  # status shows what lies here, from the start

@@ -23,21 +23,21 @@ import uvloop
 from swiftlm_proto.exit_codes import DaemonExit
 from swiftlm_proto.paths import Paths, locate
 from swiftlm_proto.version import version
-from swiftlmd import logs
-from swiftlmd.activation import inherited_socket
-from swiftlmd.admin_socket import NotOurs, SocketInUse, bound_socket, private_folder
-from swiftlmd.breaker import Breaker
+from swiftlmd.admin.self_check import self_check
+from swiftlmd.admin.socket import NotOurs, SocketInUse, bound_socket, private_folder
 from swiftlmd.cluster import join as join_command
 from swiftlmd.config import command as config_command
+from swiftlmd.config.http import http_options
 from swiftlmd.config.live import LiveConfiguration
 from swiftlmd.config.load import ConfigError, Configuration, load
 from swiftlmd.config.migrate import migrate
 from swiftlmd.config.settings import OPTIONS, Option
 from swiftlmd.config.values import expected, shown
-from swiftlmd.daemon import Daemon, Surroundings
+from swiftlmd.daemon import Daemon, StartupContext
 from swiftlmd.engines.process import MAX_LOG_BYTES, engine_command, remove_stale_sockets, shorten
-from swiftlmd.http_options import http_options
-from swiftlmd.instance import (
+from swiftlmd.lifecycle import logs
+from swiftlmd.lifecycle.activation import inherited_socket
+from swiftlmd.lifecycle.instance import (
     AlreadyRunning,
     PortBusy,
     address,
@@ -45,8 +45,8 @@ from swiftlmd.instance import (
     sole_instance,
     this_instance,
 )
-from swiftlmd.self_check import self_check
-from swiftlmd.supervisor import Supervisor, find_supervisor, leave_with, record_fatal
+from swiftlmd.lifecycle.start_limiter import StartLimiter
+from swiftlmd.lifecycle.supervisor import Supervisor, find_supervisor, leave_with, record_fatal
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def _serve(
     options = http_options(settings)  # raises while nothing is taken yet
     https = address(options.host, options.tls_port) if options.tls_port else ""
     instance = this_instance(version(), address(options.plain_host, options.port), https)
-    breaker = Breaker(paths.state / "starts.json", time.time)
+    breaker = StartLimiter(paths.state / "starts.json", time.time)
     with ExitStack() as stack:
         stack.enter_context(sole_instance(paths.lock_file, instance))
         stack.enter_context(logs.logging_to(paths.logs, settings.log_level, os.environ))
@@ -115,7 +115,7 @@ def _serve(
         private_folder(engine_sockets)
         remove_stale_sockets(engine_sockets)
         _raise_file_limit()
-        given = Surroundings(
+        given = StartupContext(
             paths=paths,
             configuration=LiveConfiguration(configuration, os.environ, flags),
             instance=instance,
@@ -131,7 +131,7 @@ def _serve(
     return code
 
 
-def _gives_up(breaker: Breaker, paths: Paths) -> bool:
+def _gives_up(breaker: StartLimiter, paths: Paths) -> bool:
     """launchd itself would start a crashing daemon for ever."""
     if breaker.start():
         return False
@@ -162,7 +162,7 @@ def _failures_logged() -> Iterator[None]:
         raise
 
 
-async def _run(given: Surroundings) -> DaemonExit:
+async def _run(given: StartupContext) -> DaemonExit:
     daemon = Daemon(given)
     await daemon.run()
     return DaemonExit.RESTART if daemon.wants_restart else DaemonExit.STAY_DOWN

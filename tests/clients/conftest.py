@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from client_server import KEY, ClientServer, running
 
-from swiftlmd.http.options import HttpOptions
+from swiftlmd.config.http import HttpOptions
 
 # How a client's version is found: a Python distribution, or a package of package.json.
 PACKAGES = {

@@ -18,16 +18,16 @@ from swiftlm_engine.cluster.link import Link, LinkLost, Stranger
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import under
 from swiftlm_proto.version import version
-from swiftlmd.cluster import visit
 from swiftlmd.cluster.agent import MAX_VISITORS, Agent, Lent
-from swiftlmd.cluster.checks import Examiner
-from swiftlmd.cluster.fetching import Wish
-from swiftlmd.cluster.hosts import Host
-from swiftlmd.cluster.report import own_report
-from swiftlmd.cluster.transfer import follow_fetch
-from swiftlmd.store.entries import PullProgress, Stage
+from swiftlmd.hosts import visit
+from swiftlmd.hosts.checks import Examiner
+from swiftlmd.hosts.fetching import Wish
+from swiftlmd.hosts.registry import Host
+from swiftlmd.hosts.report import own_report
+from swiftlmd.hosts.transfer import follow_fetch
 from swiftlmd.store.errors import PullFailed
 from swiftlmd.store.jobs import Report
+from swiftlmd.store.types import PullProgress, Stage
 
 SECRET = b"the secret of a group of tests"
 MACHINE = MachineLimits(

@@ -21,7 +21,7 @@ from swiftlm_engine.load.device import Device
 from swiftlm_engine.load.weights import load_weights
 from swiftlm_engine.messages import EngineFault
 from swiftlm_engine.split.shares import Place
-from swiftlmd.cluster.fetching import Shares, Wish
+from swiftlmd.hosts.fetching import Shares, Wish
 from swiftlmd.store import PullProgress
 from swiftlmd.store.errors import PullFailed
 

@@ -19,9 +19,9 @@ from swiftlm_proto import messages as m
 from swiftlm_proto.paths import under
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.engine import Engine, EngineLauncher
+from swiftlmd.engines.placement import Placement
 from swiftlmd.engines.process import spawn
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.placement import Placement
 
 TESTS = Path(__file__).parents[1]
 COMMAND = [sys.executable, str(TESTS / "fake_engine.py")]

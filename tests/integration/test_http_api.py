@@ -11,7 +11,7 @@ import pytest
 from scripted_backend import serve
 
 from swiftlm_proto import messages as m
-from swiftlmd.http.options import HttpOptions
+from swiftlmd.config.http import HttpOptions
 
 
 class FakeAdmin(m.AdminBase):

@@ -20,10 +20,10 @@ from jsonschema import Draft202012Validator
 from scripted_backend import EMBEDDER, MODEL, ScriptedBackend, calls, serve, tool_call
 
 from swiftlm_proto import messages as m
+from swiftlmd.config.http import HttpOptions
 from swiftlmd.http import api
 from swiftlmd.http.app import make_app
 from swiftlmd.http.openapi import ROUTE_TABLE, document
-from swiftlmd.http.options import HttpOptions
 
 NUM_REQUESTS = 2000
 

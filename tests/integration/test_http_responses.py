@@ -19,7 +19,7 @@ from scripted_backend import (
 )
 
 from swiftlm_proto import messages as m
-from swiftlmd.http.options import HttpOptions
+from swiftlmd.config.http import HttpOptions
 
 PATH = "/v1/responses"
 TOOL = {"type": "function", "name": "shell", "parameters": {"type": "object"}, "strict": True}

@@ -10,9 +10,9 @@ import pytest
 from scripted_backend import Script, ScriptedBackend, Server, serve, text
 
 from swiftlm_proto import messages as m
+from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.http.options import HttpOptions
-from swiftlmd.http.parts import PARTS
+from swiftlmd.http.context import CONTEXT
 
 USER = [{"role": "user", "content": "hi"}]
 # path, and a body that the path accepts
@@ -43,7 +43,7 @@ def broken(kind: m.FaultKind = Kind.INTERNAL, **changes: object) -> Script:
 async def nothing_runs(server: Server) -> None:
     """Waits until the backend and the gate are empty."""
     await server.backend.wait_until(lambda: server.backend.running == 0)
-    await until(lambda: not server.app[PARTS].gate.inside)
+    await until(lambda: not server.app[CONTEXT].gate.inside)
 
 
 async def until(condition: Callable[[], bool]) -> None:

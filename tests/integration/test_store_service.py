@@ -15,7 +15,7 @@ from tiny_models import make_model
 from swiftlm_engine.brain.plan import Accelerator, MachineLimits, PlanRequest
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import under
-from swiftlmd.resident import stored_status
+from swiftlmd.residency.resident import stored_status
 from swiftlmd.store import ModelStore, catalogue
 from swiftlmd.store.service import Basis, StoreService
 

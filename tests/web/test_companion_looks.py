@@ -12,7 +12,7 @@ from companion import ask, shot
 from fake_store import FakeStore
 from scripted_backend import ScriptedBackend, serve, text
 
-from swiftlmd.http.options import HttpOptions
+from swiftlmd.config.http import HttpOptions
 from swiftlmd.http.web import _ROOT
 
 VIEWS = ("chat", "models", "monitor", "settings", "keys", "network")

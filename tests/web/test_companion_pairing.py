@@ -9,8 +9,8 @@ import live_daemon
 import pytest
 from scripted_backend import serve
 
-from swiftlmd.certificates import Authority, fingerprint, own_names
-from swiftlmd.http.options import HttpOptions
+from swiftlmd.config.http import HttpOptions
+from swiftlmd.http.certificates import Authority, fingerprint, own_names
 
 # As Python's `qrcode` draws these texts (error correction M, byte mode): size, sha256 of the rows.
 QR_CODES = {

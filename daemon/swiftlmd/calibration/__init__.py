@@ -1,8 +1,8 @@
 """Measuring models while the machine is idle, and keeping what was found."""
 
+from swiftlmd.calibration.admin import CalibrationAdmin
 from swiftlmd.calibration.calibrator import Calibrator
-from swiftlmd.calibration.desk import CalibrationDesk
 from swiftlmd.calibration.drift import Drift
 from swiftlmd.calibration.store import CalibrationStore, Kept, Manner
 
-__all__ = ["CalibrationDesk", "CalibrationStore", "Calibrator", "Drift", "Kept", "Manner"]
+__all__ = ["CalibrationAdmin", "CalibrationStore", "Calibrator", "Drift", "Kept", "Manner"]

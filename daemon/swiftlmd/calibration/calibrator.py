@@ -22,8 +22,8 @@ from swiftlmd.clock import Clock
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.engine import Engine
 from swiftlmd.faults import Kind, ServiceError, from_fault
-from swiftlmd.residency import Residency
-from swiftlmd.resident import Resident, State
+from swiftlmd.residency.residency import Residency
+from swiftlmd.residency.resident import Resident, State
 
 log = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from pathlib import Path
 from swiftlm_engine.brain.plan.rank_files import held_layers
 from swiftlm_engine.cluster.link import GREETING_S, MAX_RANKS, Link, LinkLost, Message, read_secret
 from swiftlm_proto.version import version
-from swiftlmd.cluster.link_speed import echo
-from swiftlmd.cluster.report import HostReport, to_message
-from swiftlmd.cluster.transfer import Fetch, tell_fetch
 from swiftlmd.engines.process import MAX_LOG_BYTES, shorten, tail_of
+from swiftlmd.hosts.link_speed import echo
+from swiftlmd.hosts.report import HostReport, to_message
+from swiftlmd.hosts.transfer import Fetch, tell_fetch
 
 log = logging.getLogger(__name__)
 

@@ -22,22 +22,22 @@ from swiftlm_proto.exit_codes import DaemonExit
 from swiftlm_proto.paths import Paths
 from swiftlm_proto.version import version
 from swiftlmd.cluster.agent import Agent, Lent
-from swiftlmd.cluster.fetching import Shares
-from swiftlmd.cluster.hosts import DEFAULT_PORT, with_port
-from swiftlmd.cluster.report import HostReport, mlx_version, own_report
-from swiftlmd.cluster.secret import secret_file
 from swiftlmd.cluster.stdio import own_pipes
 from swiftlmd.config.load import ConfigError, load
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.environment import engine_environment
 from swiftlmd.engines.process import engine_command
 from swiftlmd.faults import ServiceError
-from swiftlmd.instance import PortBusy, bind_port, port_holder
-from swiftlmd.machine import has_cuda_mlx
+from swiftlmd.hosts.fetching import Shares
+from swiftlmd.hosts.registry import DEFAULT_PORT, with_port
+from swiftlmd.hosts.report import HostReport, mlx_version, own_report
+from swiftlmd.hosts.secret import secret_file
+from swiftlmd.lifecycle.instance import PortBusy, bind_port, port_holder
 from swiftlmd.memory import machine_limits, system_device, system_readings
+from swiftlmd.memory.machine import has_cuda_mlx
+from swiftlmd.store.local_models import LocalModels
 from swiftlmd.store.options import from_settings
 from swiftlmd.store.records import Records
-from swiftlmd.store.shelf import Shelf
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def lent(paths: Paths, settings: Settings, environ: Mapping[str, str]) -> Lent:
     """What this installation has to lend."""
     readings, device = system_readings(), system_device(cuda=has_cuda_mlx())
     options = from_settings(settings, environ, Path.home())
-    shelf = Shelf(paths.models, options, Records(paths.state / "store"))
+    shelf = LocalModels(paths.models, options, Records(paths.state / "store"))
     shares = Shares(paths.cache / "shares", options)
 
     def report() -> HostReport:
@@ -127,7 +127,7 @@ def fingerprints(folders: Iterable[Path]) -> dict[str, Path]:
     return found
 
 
-def _whole(shelf: Shelf) -> list[Path]:
+def _whole(shelf: LocalModels) -> list[Path]:
     return [model.path for model in shelf.models() if model.ready]
 
 

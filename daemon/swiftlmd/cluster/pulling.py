@@ -13,12 +13,12 @@ from swiftlm_engine.brain.plan import Way
 from swiftlm_engine.brain.plan.share import Share, Split
 from swiftlm_engine.cluster.link import LinkLost, read_secret
 from swiftlm_proto import messages as m
-from swiftlmd.cluster.fetching import Wish
-from swiftlmd.cluster.hosts import Host
-from swiftlmd.cluster.visit import visiting
 from swiftlmd.faults import ServiceError
-from swiftlmd.store.entries import PullProgress, Source, Stage, StoredModel
+from swiftlmd.hosts.fetching import Wish
+from swiftlmd.hosts.registry import Host
+from swiftlmd.hosts.visit import visiting
 from swiftlmd.store.errors import PullFailed
+from swiftlmd.store.types import ModelSource, PullProgress, Stage, StoredModel
 
 _LOOK_S = 1.0
 
@@ -31,7 +31,7 @@ class Errand:
 
 def errands(model: StoredModel, fingerprint: str, hosts: Sequence[Host], way: Way) -> list[Errand]:
     """One for each rank on another machine. Raises PullFailed for what no hub can give."""
-    if model.source is not Source.HUB:
+    if model.source is not ModelSource.HUB:
         raise PullFailed(
             f"'{model.name}' did not come from the hub; copy {model.path} to each host, in its "
             "models folder",

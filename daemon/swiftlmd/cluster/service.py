@@ -21,18 +21,18 @@ from swiftlm_engine.brain.plan import (
     make_group_plan,
 )
 from swiftlm_proto import messages as m
-from swiftlmd.cluster.checks import Check
-from swiftlmd.cluster.hosts import Host, Hosts, machines
+from swiftlmd.admin.load_options import options_over
 from swiftlmd.cluster.pulling import Errand, errands, run
-from swiftlmd.cluster.secret import keep_secret
-from swiftlmd.cluster.survey import Survey
 from swiftlmd.cluster.wire import check_message, host_message
 from swiftlmd.config.live import Changes, LiveConfiguration
 from swiftlmd.config.load import ConfigError
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
-from swiftlmd.options import options_over
-from swiftlmd.planning import asked_split, plan_request
-from swiftlmd.residency import Residency
+from swiftlmd.hosts.checks import HostCheck
+from swiftlmd.hosts.registry import Host, Hosts, machines
+from swiftlmd.hosts.secret import keep_secret
+from swiftlmd.hosts.survey import Survey
+from swiftlmd.planning.planner import asked_split, plan_request
+from swiftlmd.residency.residency import Residency
 from swiftlmd.store import ModelStore, StoredModel
 
 
@@ -150,7 +150,9 @@ class ClusterService(m.ClusterBase):
             raise ServiceError(Kind.UNSUPPORTED, message)
         return errands(stored, facts.fingerprint, hosts, way)
 
-    async def _examine(self, hosts: Sequence[Host], models: Mapping[str, str]) -> Sequence[Check]:
+    async def _examine(
+        self, hosts: Sequence[Host], models: Mapping[str, str]
+    ) -> Sequence[HostCheck]:
         look = (asyncio.to_thread(self._examiner.examine, host, models) for host in hosts)
         return await asyncio.gather(*look)
 
@@ -190,12 +192,12 @@ async def _read(folder: Path) -> ModelFacts:
         raise ServiceError(Kind.MODEL_BROKEN, str(error)) from error
 
 
-def _address(check: Check) -> str:
+def _address(check: HostCheck) -> str:
     """This machine's, as the host reaches it."""
     return check.report.visitor if check.report else ""
 
 
-def _group_host(check: Check, own: MachineLimits, model: str) -> GroupHost | None:
+def _group_host(check: HostCheck, own: MachineLimits, model: str) -> GroupHost | None:
     if check.host.here:
         return GroupHost("this machine", own)
     if not check.usable or check.report is None or check.link is None:

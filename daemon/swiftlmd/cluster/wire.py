@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from swiftlm_proto import messages as m
-from swiftlmd.cluster.checks import Check
-from swiftlmd.cluster.hosts import Host
-from swiftlmd.cluster.link_speed import LinkMeasure
+from swiftlmd.hosts.checks import HostCheck
+from swiftlmd.hosts.link_speed import LinkMeasure
+from swiftlmd.hosts.registry import Host
 
 
 def host_message(host: Host) -> m.ClusterHost:
     return m.ClusterHost(name=host.name, rank=host.rank, agent=host.agent)
 
 
-def check_message(check: Check) -> m.HostCheck:
+def check_message(check: HostCheck) -> m.HostCheck:
     message = m.HostCheck(
         host=host_message(check.host),
         problems=[m.HostProblem(p.kind, p.reason, p.fix) for p in check.problems],

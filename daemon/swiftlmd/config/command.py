@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from swiftlm_proto.exit_codes import DaemonExit
-from swiftlmd.config.live import Entry, LiveConfiguration
+from swiftlmd.config.live import ConfigEntry, LiveConfiguration
 from swiftlmd.config.load import ConfigError, load
 
 _KEY = "as `swiftlmd config show` names it: http.port"
@@ -54,7 +54,7 @@ def _answer(configuration: LiveConfiguration, arguments: argparse.Namespace) -> 
     return {"path": str(configuration.path), "options": [_plain(entry) for entry in entries]}
 
 
-def _plain(entry: Entry) -> dict[str, object]:
+def _plain(entry: ConfigEntry) -> dict[str, object]:
     """Named as in admin.proto's ConfigEntry."""
     fields = asdict(entry)
     renamed = {"help": "description", "form": "type", "default": "default_value"}

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swiftlmd.config.edit import set_value, unset_value, value_of
+from swiftlmd.config.http import http_options
 from swiftlmd.config.load import Configuration, load, option_named
 from swiftlmd.config.settings import OPTIONS, PER_MODEL, Settings
 from swiftlmd.config.values import shown
-from swiftlmd.http_options import http_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ConfigEntry:
     """One option as `config show` prints it."""
 
     key: str
@@ -85,11 +85,11 @@ class LiveConfiguration:
             unset_value(self.path, key, self._environ)
             return self._reload()
 
-    def entries(self, prefix: str = "") -> list[Entry]:
+    def entries(self, prefix: str = "") -> list[ConfigEntry]:
         """Every option, or those whose key or table is `prefix`."""
         settings, origins = self.settings, self._configuration.origins
         return [
-            Entry(
+            ConfigEntry(
                 key=key,
                 value=shown(option, getattr(settings, option.name)),
                 origin=origins[key],
@@ -102,7 +102,7 @@ class LiveConfiguration:
             if not prefix or key == prefix or key.startswith(prefix + ".")
         ]
 
-    def changed(self, changes: Changes) -> list[Entry]:
+    def changed(self, changes: Changes) -> list[ConfigEntry]:
         """What is in force now of what a reload changed; a model's table is one entry."""
         keys = (*changes.now, *changes.after_restart)
         return [
@@ -111,12 +111,12 @@ class LiveConfiguration:
             for entry in (self.entries(key) if key in OPTIONS else [self._model_entry(key)])
         ]
 
-    def _model_entry(self, key: str) -> Entry:
+    def _model_entry(self, key: str) -> ConfigEntry:
         name = key.removeprefix("model.")
         table = self.settings.model.get(name, {})
         value = ", ".join(f"{each} = {shown(PER_MODEL[each], v)}" for each, v in table.items())
         origin = "file" if name in self.settings.model else "default"
-        return Entry(key, value, origin, f"What holds for {name} alone.", False, "table", "")
+        return ConfigEntry(key, value, origin, f"What holds for {name} alone.", False, "table", "")
 
     def check(self) -> None:
         """Raises ConfigError for what a daemon would not start with."""

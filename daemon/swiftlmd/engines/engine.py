@@ -15,9 +15,9 @@ from swiftlmd.config.settings import Settings
 from swiftlmd.engines.client import EngineClient
 from swiftlmd.engines.environment import engine_environment
 from swiftlmd.engines.group import group_arguments
+from swiftlmd.engines.placement import Placement
 from swiftlmd.engines.process import EngineDied, EngineProcess, ProcessEnd, plain, spawn
 from swiftlmd.faults import Kind, ServiceError, from_fault
-from swiftlmd.placement import Placement
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 from swiftlm_proto.paths import Paths
-from swiftlmd.cluster.secret import keep_secret, secret_file
 from swiftlmd.config.edit import write_atomically
 from swiftlmd.config.settings import Settings
+from swiftlmd.engines.placement import GroupPlacement
 from swiftlmd.engines.process import plain
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.placement import GroupPlacement
+from swiftlmd.hosts.secret import keep_secret, secret_file
 
 
 def group_arguments(

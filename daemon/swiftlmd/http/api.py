@@ -25,11 +25,11 @@ from aiohttp import web
 
 from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError, from_fault
+from swiftlmd.http.context import CONTEXT
 from swiftlmd.http.errors import invalid, openai_body
 from swiftlmd.http.limits import read_body
-from swiftlmd.http.parts import PARTS
+from swiftlmd.http.openai_json import data_event, dumps
 from swiftlmd.http.routes import Route
-from swiftlmd.http.shapes import data_event, dumps
 from swiftlmd.http.sse import SSE_HEADERS
 
 # The web page asks for answers where every client does; what takes a path of this machine's disk
@@ -47,7 +47,7 @@ _STATUSES = {
 Json = dict[str, Any]  # Any: JSON
 
 
-class Call(Protocol):
+class AdminCall(Protocol):
     """One method of a service: a coroutine, or an async iterator when it streams."""
 
     def __call__(self, message: Any, /) -> Any: ...  # Any: each method has its own messages
@@ -57,13 +57,13 @@ class Call(Protocol):
 class Operation:
     """One call of a service; `answer` is its handler."""
 
-    call: Call
+    call: AdminCall
     request_type: type[betterproto2.Message]
     streams: bool
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         refuse_foreign_pages(request)
-        message = parse(self.request_type, await read_body(request, request.app[PARTS].options))
+        message = parse(self.request_type, await read_body(request, request.app[CONTEXT].options))
         try:
             if self.streams:
                 return await _stream(request, self.call(message))

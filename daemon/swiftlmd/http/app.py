@@ -16,24 +16,24 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from swiftlm_proto import messages as m
-from swiftlmd.backend import Backend
+from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http import api
 from swiftlmd.http import web as companion
+from swiftlmd.http.context import CONTEXT, GUARD, RECORD, AppContext, RequestLog
 from swiftlmd.http.errors import error_response, from_http_exception
 from swiftlmd.http.generation import client_name
 from swiftlmd.http.images import ImageLoader
-from swiftlmd.http.kept_answers import KeptAnswers
 from swiftlmd.http.limits import Gate
 from swiftlmd.http.metrics import Metrics
 from swiftlmd.http.openapi import ROUTE_TABLE, openapi
-from swiftlmd.http.options import HttpOptions
 from swiftlmd.http.pairing import Pairing
-from swiftlmd.http.parts import GUARD, PARTS, RECORD, Parts, Record
 from swiftlmd.http.response_store import ResponseStore
+from swiftlmd.http.resumable_streams import KeptAnswers
 from swiftlmd.http.routes import ROUTES, Handler, Route
 from swiftlmd.http.schema import BodyReader
 from swiftlmd.http.security import Guard
+from swiftlmd.serving.backend import Backend
 
 log = logging.getLogger(__name__)
 access_log = logging.getLogger("swiftlmd.access")
@@ -78,7 +78,7 @@ def make_app(
     options.check()
     app = web.Application(middlewares=[_observe, _protect], client_max_size=options.max_body_bytes)
     app[GUARD] = Guard(options)
-    app[PARTS] = parts = Parts(
+    app[CONTEXT] = parts = AppContext(
         backend=backend,
         options=options,
         metrics=metrics or Metrics(),
@@ -121,7 +121,7 @@ def _routes(
 
 def make_runner(app: web.Application) -> web.AppRunner:
     """The runner that the limits and the cancellation of left requests depend on."""
-    options = app[PARTS].options
+    options = app[CONTEXT].options
     return web.AppRunner(
         app,
         handler_cancellation=True,
@@ -151,7 +151,7 @@ class _WireLog(logging.LoggerAdapter[logging.Logger]):
 @web.middleware
 async def _observe(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Gives the request an id, turns failures into answers, and accounts for it."""
-    record = request[RECORD] = Record(route=request.match_info.route.name or "unknown")
+    record = request[RECORD] = RequestLog(route=request.match_info.route.name or "unknown")
     started_at = time.monotonic()
     status = 0
     try:
@@ -163,7 +163,7 @@ async def _observe(request: web.Request, handler: Handler) -> web.StreamResponse
             status = 200 if record.sent_whole else 499
             record.outcome = "" if record.sent_whole else "client_left"
         seconds = time.monotonic() - started_at
-        request.app[PARTS].metrics.observe(record, status, seconds)
+        request.app[CONTEXT].metrics.observe(record, status, seconds)
         _log_access(request, record, status, seconds)
 
 
@@ -175,7 +175,7 @@ async def _mark(request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(request.app[GUARD].cors_headers(request))
 
 
-async def _answer(request: web.Request, handler: Handler, record: Record) -> web.StreamResponse:
+async def _answer(request: web.Request, handler: Handler, record: RequestLog) -> web.StreamResponse:
     try:
         return await handler(request)
     except ServiceError as error:
@@ -202,7 +202,7 @@ async def _protect(request: web.Request, handler: Handler) -> web.StreamResponse
     return await handler(request)
 
 
-def _log_access(request: web.Request, record: Record, status: int, seconds: float) -> None:
+def _log_access(request: web.Request, record: RequestLog, status: int, seconds: float) -> None:
     level = logging.DEBUG if record.route in _QUIET_ROUTES and status < 400 else logging.INFO
     if not access_log.isEnabledFor(level):
         return

@@ -11,13 +11,10 @@ from swiftlm_proto import messages as m
 from swiftlmd.faults import ServiceError
 from swiftlmd.http import content, sampling, sse
 from swiftlmd.http.collect import Choice, collect
+from swiftlmd.http.context import CONTEXT, AppContext
 from swiftlmd.http.errors import invalid, openai_body, unsupported
 from swiftlmd.http.generation import Generation, begin
-from swiftlmd.http.parts import PARTS, Parts
-from swiftlmd.http.reasoning import ReasoningOptions, ThinkingOptions, set_reasoning
-from swiftlmd.http.response_format import ResponseFormat, constraint
-from swiftlmd.http.schema import Int, Positive, TopLogprobs
-from swiftlmd.http.shapes import (
+from swiftlmd.http.openai_json import (
     DONE,
     FINISH_REASONS,
     chat_logprobs,
@@ -28,6 +25,9 @@ from swiftlmd.http.shapes import (
     trailer_event,
     usage_body,
 )
+from swiftlmd.http.reasoning import ReasoningOptions, ThinkingOptions, set_reasoning
+from swiftlmd.http.response_format import ResponseFormat, constraint
+from swiftlmd.http.schema import Int, Positive, TopLogprobs
 from swiftlmd.http.tools import ChatTool, choose, from_chat
 
 
@@ -61,7 +61,7 @@ class ChatRequest(sampling.Sampled):
 
 
 async def chat(request: web.Request) -> web.StreamResponse:
-    parts = request.app[PARTS]
+    parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, ChatRequest)
     record = begin(request, body.model, bool(body.stream))
     engine_request = await to_engine(body, parts)
@@ -79,7 +79,7 @@ async def chat(request: web.Request) -> web.StreamResponse:
     return web.json_response(whole_body(head, choices, generation), dumps=dumps)
 
 
-async def to_engine(body: ChatRequest, parts: Parts) -> m.GenerateRequest:
+async def to_engine(body: ChatRequest, parts: AppContext) -> m.GenerateRequest:
     if body.modalities and set(body.modalities) != {"text"}:
         raise unsupported("modalities: only 'text' is made here", "modalities")
     chat = await to_chat(body, parts)
@@ -102,7 +102,7 @@ async def to_engine(body: ChatRequest, parts: Parts) -> m.GenerateRequest:
     return request
 
 
-async def to_chat(body: ChatRequest, parts: Parts) -> m.Chat:
+async def to_chat(body: ChatRequest, parts: AppContext) -> m.Chat:
     chat = m.Chat(
         messages=await content.to_messages(body.messages, parts.images),
         tools=from_chat(body.tools),

@@ -8,16 +8,14 @@ from typing import Any
 from aiohttp import web
 
 from swiftlm_proto import messages as m
+from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import ServiceError
 from swiftlmd.http import sampling, sse
 from swiftlmd.http.collect import Choice, collect
+from swiftlmd.http.context import CONTEXT
 from swiftlmd.http.errors import invalid, openai_body, unsupported
 from swiftlmd.http.generation import Generation, begin
-from swiftlmd.http.options import HttpOptions
-from swiftlmd.http.parts import PARTS
-from swiftlmd.http.response_format import ResponseFormat, constraint
-from swiftlmd.http.schema import Int, Natural, TopLogprobs
-from swiftlmd.http.shapes import (
+from swiftlmd.http.openai_json import (
     DONE,
     FINISH_REASONS,
     data_event,
@@ -29,6 +27,8 @@ from swiftlmd.http.shapes import (
     trailer_event,
     usage_body,
 )
+from swiftlmd.http.response_format import ResponseFormat, constraint
+from swiftlmd.http.schema import Int, Natural, TopLogprobs
 
 
 class CompletionRequest(sampling.Sampled):
@@ -42,7 +42,7 @@ class CompletionRequest(sampling.Sampled):
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
-    parts = request.app[PARTS]
+    parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, CompletionRequest)
     record = begin(request, body.model, bool(body.stream))
     generation = Generation(request, to_engine(body, parts.options))

@@ -13,11 +13,11 @@ from pydantic import Field
 from swiftlm_proto import messages as m
 from swiftlmd.faults import from_fault
 from swiftlmd.http import sampling
+from swiftlmd.http.context import CONTEXT
 from swiftlmd.http.errors import invalid, unsupported
 from swiftlmd.http.generation import begin, client_name
-from swiftlmd.http.parts import PARTS
+from swiftlmd.http.openai_json import dumps
 from swiftlmd.http.schema import Body
-from swiftlmd.http.shapes import dumps
 
 
 class EmbeddingRequest(Body):
@@ -29,7 +29,7 @@ class EmbeddingRequest(Body):
 
 
 async def embeddings(request: web.Request) -> web.Response:
-    parts = request.app[PARTS]
+    parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, EmbeddingRequest)
     record = begin(request, body.model, False)
     if body.encoding_format not in (None, "float", "base64"):

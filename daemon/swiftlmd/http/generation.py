@@ -16,8 +16,8 @@ from aiohttp import web
 
 from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.http.context import CONTEXT, RECORD, RequestLog
 from swiftlmd.http.errors import fault_of
-from swiftlmd.http.parts import PARTS, RECORD, Record
 
 # Engine requests of one client request (a list of prompts) that run at once.
 MAX_PARALLEL_PROMPTS = 8
@@ -27,8 +27,8 @@ class Generation:
     """Read `events` once, with `aclosing`; `usage` and `timings` are whole afterwards."""
 
     def __init__(self, request: web.Request, engine_requests: Sequence[m.GenerateRequest]) -> None:
-        parts = request.app[PARTS]
-        self.record: Record = request[RECORD]
+        parts = request.app[CONTEXT]
+        self.record: RequestLog = request[RECORD]
         self.usage = m.Usage()
         self.timings: m.Timings | None = None
         self._requests = engine_requests
@@ -135,9 +135,9 @@ def client_name(request: web.BaseRequest) -> str:
     return "".join(c for c in words[0][:64] if c.isprintable()) if words else ""
 
 
-def begin(request: web.Request, model: str | None, stream: bool) -> Record:
+def begin(request: web.Request, model: str | None, stream: bool) -> RequestLog:
     """Names the request for the log; raises when no model has that name."""
     record = request[RECORD]
     record.stream = stream
-    record.model = request.app[PARTS].backend.resolve(model or "")
+    record.model = request.app[CONTEXT].backend.resolve(model or "")
     return record

@@ -15,15 +15,15 @@ from aiohttp import web
 from swiftlm_proto import messages as m
 from swiftlmd.http import streaming
 from swiftlmd.http import web as companion
+from swiftlmd.http.context import CONTEXT, GUARD
 from swiftlmd.http.metrics import CONTENT_TYPE
-from swiftlmd.http.parts import GUARD, PARTS
-from swiftlmd.http.shapes import dumps
+from swiftlmd.http.openai_json import dumps
 
 State = m.ModelStatusState
 
 
 async def health(request: web.Request) -> web.Response:
-    parts = request.app[PARTS]
+    parts = request.app[CONTEXT]
     status = await parts.backend.status()
     wedged = _wedged(status, parts.options.wedged_after_s)
     failed = [model.model for model in status.models if model.state == State.FAILED]
@@ -45,7 +45,7 @@ async def health(request: web.Request) -> web.Response:
 
 
 async def ready(request: web.Request) -> web.Response:
-    status = await request.app[PARTS].backend.status()
+    status = await request.app[CONTEXT].backend.status()
     is_ready = status.state == "ready"
     body = {"ready": is_ready, "state": status.state}
     headers = {} if is_ready else {"Retry-After": "1"}
@@ -53,14 +53,14 @@ async def ready(request: web.Request) -> web.Response:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    parts = request.app[PARTS]
+    parts = request.app[CONTEXT]
     text = parts.metrics.render(await parts.backend.status())
     return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
 
 async def root(request: web.Request) -> web.Response:
     """`HEAD /` is how agents ask whether anybody is there; `GET /` says who, or shows the page."""
-    if request.app[PARTS].options.web and companion.wants_page(request):
+    if request.app[CONTEXT].options.web and companion.wants_page(request):
         return companion.page(request)
     return web.json_response({"name": "swiftlm", "api": "/v1", "health": "/health"}, dumps=dumps)
 

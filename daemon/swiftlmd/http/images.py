@@ -19,9 +19,9 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from swiftlm_proto import messages as m
+from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import ServiceError
 from swiftlmd.http.errors import invalid, unsupported
-from swiftlmd.http.options import HttpOptions
 
 MIB = 1 << 20
 MAX_REDIRECTS = 3

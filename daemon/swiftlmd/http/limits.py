@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
+from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.http.options import HttpOptions
 from swiftlmd.http.unpacking import TooLarge, is_unreadable, unpack
 
 MIB = 1 << 20

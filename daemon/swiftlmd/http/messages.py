@@ -12,6 +12,7 @@ from swiftlmd.faults import from_fault
 from swiftlmd.http import sampling, sse
 from swiftlmd.http.collect import Choice, collect
 from swiftlmd.http.content import ImageBudget
+from swiftlmd.http.context import CONTEXT, AppContext
 from swiftlmd.http.errors import invalid
 from swiftlmd.http.generation import Generation, begin
 from swiftlmd.http.messages_events import MessageEvents, stop_reason, usage_body
@@ -22,15 +23,14 @@ from swiftlmd.http.messages_request import (
     is_run_by_client,
     to_messages,
 )
-from swiftlmd.http.parts import PARTS, Parts
+from swiftlmd.http.openai_json import dumps
 from swiftlmd.http.reasoning import ThinkingOptions, set_reasoning
 from swiftlmd.http.response_format import constraint
-from swiftlmd.http.shapes import dumps
 from swiftlmd.http.tools import checked, choose, make_tool
 
 
 async def messages(request: web.Request) -> web.StreamResponse:
-    parts = request.app[PARTS]
+    parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, MessagesRequest)
     record = begin(request, body.model, bool(body.stream))
     generation = Generation(request, [await to_engine(body, parts)])
@@ -53,7 +53,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
 
 
 async def count_tokens(request: web.Request) -> web.Response:
-    parts = request.app[PARTS]
+    parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, MessagesRequest)
     record = begin(request, body.model, False)
     engine_request = await to_engine(body, parts)
@@ -65,7 +65,7 @@ async def count_tokens(request: web.Request) -> web.Response:
     return web.json_response({"input_tokens": len(reply.ids)}, dumps=dumps)
 
 
-async def to_engine(body: MessagesRequest, parts: Parts) -> m.GenerateRequest:
+async def to_engine(body: MessagesRequest, parts: AppContext) -> m.GenerateRequest:
     images = ImageBudget(parts.images)
     last = body.messages[-1] if body.messages else None
     chat = m.Chat(

@@ -7,7 +7,7 @@ from typing import Any
 from swiftlm_proto import messages as m
 from swiftlmd.faults import ServiceError
 from swiftlmd.http.errors import anthropic_body
-from swiftlmd.http.shapes import named_event, quote
+from swiftlmd.http.openai_json import named_event, quote
 
 _STOP_REASONS = {
     m.FinishedReason.STOP: "end_turn",

@@ -31,7 +31,7 @@ _SCHEMALESS = ("bash_", "text_editor_", "computer_", "memory_")
 _SAYS_ERROR = ("error", "<tool_use_error>")
 
 
-class Source(Body):
+class ImageSource(Body):
     type: str
     media_type: str | None = None
     data: str | None = None
@@ -41,7 +41,7 @@ class Source(Body):
 class Block(Body):
     type: str
     text: str | None = None
-    source: Source | str | None = None  # a text: where a search result is from
+    source: ImageSource | str | None = None  # a text: where a search result is from
     thinking: str | None = None
     id: str | None = None
     name: str | None = None
@@ -206,12 +206,12 @@ async def _parts(block: Block, param: str, images: ImageBudget) -> list[m.Part]:
     if block.type == "text":
         return [m.Part(text=block.text or "")]
     source = block.source
-    if block.type == "image" and isinstance(source, Source):
+    if block.type == "image" and isinstance(source, ImageSource):
         if source.type == "base64" and source.data is not None:
             return [images.decode(source.data, param)]
         if source.type == "url" and source.url is not None:
             return [await images.load(source.url, param)]
-    if block.type == "document" and isinstance(source, Source) and source.type == "text":
+    if block.type == "document" and isinstance(source, ImageSource) and source.type == "text":
         return [m.Part(text=source.data or "")]
     raise unsupported(
         f"{param}: {block.type[:64]!r} blocks of this kind are not supported; "

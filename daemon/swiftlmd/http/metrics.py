@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from swiftlm_proto import messages as m
 from swiftlmd.http import streaming
-from swiftlmd.http.parts import Record
+from swiftlmd.http.context import RequestLog
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -96,7 +96,7 @@ class Metrics:
         finally:
             self._active.dec()
 
-    def observe(self, record: Record, status: int, seconds: float) -> None:
+    def observe(self, record: RequestLog, status: int, seconds: float) -> None:
         """Counts one finished request.
 
         The name of a model becomes a label only once it has answered: clients invent names.

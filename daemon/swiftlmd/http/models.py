@@ -13,12 +13,12 @@ from aiohttp import web
 
 from swiftlm_proto import messages as m
 from swiftlmd.faults import ModelNotFound
-from swiftlmd.http.parts import PARTS
-from swiftlmd.http.shapes import dumps
+from swiftlmd.http.context import CONTEXT
+from swiftlmd.http.openai_json import dumps
 
 
 async def list_models(request: web.Request) -> web.Response:
-    parts = request.app[PARTS]
+    parts = request.app[CONTEXT]
     entries = [_entry(model, parts.started_at) for model in await parts.backend.list_models()]
     body: dict[str, Any] = {
         "object": "list",
@@ -33,7 +33,7 @@ async def list_models(request: web.Request) -> web.Response:
 
 
 async def get_model(request: web.Request) -> web.Response:
-    parts = request.app[PARTS]
+    parts = request.app[CONTEXT]
     asked = request.match_info["id"]
     name = parts.backend.resolve(asked)
     models = await parts.backend.list_models()

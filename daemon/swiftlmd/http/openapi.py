@@ -10,8 +10,8 @@ from aiohttp import web
 from pydantic.json_schema import models_json_schema
 
 from swiftlmd.http.message_schema import schemas
+from swiftlmd.http.openai_json import dumps
 from swiftlmd.http.routes import Route
-from swiftlmd.http.shapes import dumps
 
 _REF = "#/components/schemas/{model}"
 _ERROR = {

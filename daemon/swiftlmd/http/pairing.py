@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterator
 from aiohttp import web
 
 from swiftlm_proto import messages as m
-from swiftlmd.certificates import fingerprint
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.http.api import refuse_foreign_pages
+from swiftlmd.http.certificates import fingerprint
+from swiftlmd.http.context import CONTEXT, GUARD
 from swiftlmd.http.errors import invalid
-from swiftlmd.http.parts import GUARD, PARTS
+from swiftlmd.http.openai_json import dumps
 from swiftlmd.http.routes import Route
 from swiftlmd.http.schema import Body
-from swiftlmd.http.shapes import dumps
 
 OFFER_S = 300.0
 _TRIES, _TRIES_S = 10, 60.0
@@ -96,7 +96,7 @@ class Pairing:
 
     async def offer(self, request: web.Request) -> web.Response:
         refuse_foreign_pages(request)
-        options = request.app[PARTS].options
+        options = request.app[CONTEXT].options
         if not request.app[GUARD].has_keys:
             raise ServiceError(
                 Kind.INVALID, "add an API key first: without one every device is let in", status=409
@@ -111,7 +111,7 @@ class Pairing:
         return web.json_response({**reply, "fingerprint": trust}, dumps=dumps)
 
     async def authority(self, request: web.Request) -> web.Response:
-        file = request.app[PARTS].options.authority
+        file = request.app[CONTEXT].options.authority
         if file is None:
             raise web.HTTPNotFound
         content = await asyncio.to_thread(file.read_bytes)
@@ -119,7 +119,7 @@ class Pairing:
 
     async def pair(self, request: web.Request) -> web.Response:
         refuse_foreign_pages(request)
-        body = await request.app[PARTS].bodies.read(request, PairRequest)
+        body = await request.app[CONTEXT].bodies.read(request, PairRequest)
         name = _shown(body.name)
         self._offers.take(body.token)
         added = await self._admin.add_key(m.AddKeyRequest(name=name))

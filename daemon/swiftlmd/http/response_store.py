@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from swiftlmd.http.shapes import dumps
+from swiftlmd.http.openai_json import dumps
 
 Item = dict[str, Any]  # Any: an item as the client or we wrote it
 

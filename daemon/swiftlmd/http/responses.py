@@ -11,16 +11,16 @@ from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.http import sampling, sse
 from swiftlmd.http.content import ImageBudget
+from swiftlmd.http.context import CONTEXT, AppContext, RequestLog
 from swiftlmd.http.errors import unsupported
 from swiftlmd.http.generation import Generation, begin
-from swiftlmd.http.parts import PARTS, Parts, Record
+from swiftlmd.http.openai_json import dumps
 from swiftlmd.http.reasoning import set_reasoning
 from swiftlmd.http.response_format import constraint
 from swiftlmd.http.response_store import Item, StoredResponse
 from swiftlmd.http.responses_events import ResponseEvents
 from swiftlmd.http.responses_request import ResponsesRequest, new_items, to_messages
 from swiftlmd.http.responses_tools import ToolTable
-from swiftlmd.http.shapes import dumps
 from swiftlmd.http.tools import choose
 
 _SEALED = "reasoning.encrypted_content"
@@ -28,7 +28,7 @@ _LOGPROBS = "message.output_text.logprobs"
 
 
 async def responses(request: web.Request) -> web.StreamResponse:
-    parts = request.app[PARTS]
+    parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, ResponsesRequest)
     record = begin(request, body.model, bool(body.stream))
     items, table = _conversation(body, parts), ToolTable(body.tools)
@@ -51,7 +51,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
 
 
 async def count_input_tokens(request: web.Request) -> web.Response:
-    parts = request.app[PARTS]
+    parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, ResponsesRequest)
     record = begin(request, body.model, False)
     items, table = _conversation(body, parts), ToolTable(body.tools)
@@ -70,7 +70,7 @@ async def get_response(request: web.Request) -> web.Response:
 
 async def delete_response(request: web.Request) -> web.Response:
     response_id = _stored(request).body["id"]
-    request.app[PARTS].responses.remove(response_id)
+    request.app[CONTEXT].responses.remove(response_id)
     answer = {"id": response_id, "object": "response.deleted", "deleted": True}
     return web.json_response(answer, dumps=dumps)
 
@@ -92,7 +92,7 @@ async def input_items(request: web.Request) -> web.Response:
 
 
 async def to_engine(
-    body: ResponsesRequest, items: list[Item], table: ToolTable, parts: Parts
+    body: ResponsesRequest, items: list[Item], table: ToolTable, parts: AppContext
 ) -> m.GenerateRequest:
     if (body.n or 1) != 1:
         raise unsupported("n: one answer per response", "n")
@@ -120,7 +120,7 @@ async def to_engine(
     return request
 
 
-def _conversation(body: ResponsesRequest, parts: Parts) -> list[Item]:
+def _conversation(body: ResponsesRequest, parts: AppContext) -> list[Item]:
     """The items of the stored conversation that is continued, and the new ones."""
     if not body.previous_response_id:
         return new_items(body)
@@ -138,7 +138,7 @@ def _conversation(body: ResponsesRequest, parts: Parts) -> list[Item]:
 
 def _stored(request: web.Request) -> StoredResponse:
     response_id = request.match_info["id"]
-    stored = request.app[PARTS].responses.get(response_id)
+    stored = request.app[CONTEXT].responses.get(response_id)
     if stored is None:
         raise ServiceError(
             Kind.INVALID,
@@ -149,7 +149,7 @@ def _stored(request: web.Request) -> StoredResponse:
     return stored
 
 
-def _opening_body(body: ResponsesRequest, record: Record, parts: Parts) -> dict[str, Any]:
+def _opening_body(body: ResponsesRequest, record: RequestLog, parts: AppContext) -> dict[str, Any]:
     reasoning, text = body.reasoning, body.text
     chosen = body.tool_choice if body.tool_choice is not None else "auto"
     return {

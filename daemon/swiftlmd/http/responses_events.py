@@ -11,18 +11,18 @@ from typing import Any
 
 from swiftlm_proto import messages as m
 from swiftlmd.faults import ServiceError
+from swiftlmd.http.openai_json import named_event, quote
 from swiftlmd.http.responses_items import (
     Body,
-    Call,
     Message,
     OpenItem,
     Reasoning,
+    ResponseCall,
     logprob_body,
     text_part,
     usage_body,
 )
 from swiftlmd.http.responses_tools import ToolTable
-from swiftlmd.http.shapes import named_event, quote
 
 
 class ResponseEvents:
@@ -120,9 +120,9 @@ class ResponseEvents:
 
     def _call(self, call: m.ToolCallDelta) -> bytes:
         item, out = self._open, b""
-        if not isinstance(item, Call) or item.index != call.index:
+        if not isinstance(item, ResponseCall) or item.index != call.index:
             offered = self._tools.offered(call.name)
-            item = Call(*self._place("ctc" if offered.custom else "fc"), call, offered)
+            item = ResponseCall(*self._place("ctc" if offered.custom else "fc"), call, offered)
             out = self._begin(item)
         if not call.arguments:
             return out

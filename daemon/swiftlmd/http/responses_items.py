@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from swiftlm_proto import messages as m
+from swiftlmd.http.openai_json import finite, token_text
 from swiftlmd.http.responses_request import seal_reasoning
 from swiftlmd.http.responses_tools import Offered, custom_input
-from swiftlmd.http.shapes import finite, token_text
 
 Body = dict[str, Any]  # Any: JSON
 Closing = Iterator[tuple[str, Body]]
@@ -89,7 +89,7 @@ class Message:
         return text_part("".join(self.pieces), self.logprobs)
 
 
-class Call:
+class ResponseCall:
     def __init__(
         self, item_id: str, output_index: int, first: m.ToolCallDelta, offered: Offered
     ) -> None:

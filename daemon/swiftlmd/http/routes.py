@@ -13,10 +13,10 @@ from swiftlmd.http import (
     completions,
     embeddings,
     health,
-    kept_answers,
     messages,
     models,
     responses,
+    resumable_streams,
 )
 from swiftlmd.http import tokenize as tokens
 from swiftlmd.http.messages_request import MessagesRequest
@@ -121,8 +121,16 @@ ROUTES = (
         "Vectors of texts",
         embeddings.EmbeddingRequest,
     ),
-    Route("GET", "/v1/answers/{key}", "answer", kept_answers.resume, "Go on with a kept stream"),
-    Route("DELETE", "/v1/answers/{key}", "forget_answer", kept_answers.forget, "End a kept stream"),
+    Route(
+        "GET", "/v1/answers/{key}", "answer", resumable_streams.resume, "Go on with a kept stream"
+    ),
+    Route(
+        "DELETE",
+        "/v1/answers/{key}",
+        "forget_answer",
+        resumable_streams.forget,
+        "End a kept stream",
+    ),
     Route("POST", "/tokenize", "tokenize", tokens.tokenize, "Text to tokens", tokens.TokenizeBody),
     Route(
         "POST",

@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from swiftlm_proto import messages as m
+from swiftlmd.config.http import HttpOptions
 from swiftlmd.http.errors import invalid
-from swiftlmd.http.options import HttpOptions
 from swiftlmd.http.schema import MAX_COUNT, Body, Int, Natural, Positive, Seed, TopK
 
 MAX_TOKEN_ID = 2**31 - 1

@@ -17,9 +17,9 @@ from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from swiftlmd.config.http import HttpOptions
 from swiftlmd.http.errors import invalid, unsupported
 from swiftlmd.http.limits import read_body
-from swiftlmd.http.options import HttpOptions
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from swiftlmd.config.http import HttpOptions, is_loopback
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.http.options import HttpOptions, is_loopback
 
 # Liveness is asked by supervisors that hold no key, and says nothing about requests or models.
 # The page of the companion is static; it asks for a key itself, or pairs for one.

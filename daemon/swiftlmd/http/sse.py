@@ -17,11 +17,11 @@ from typing import Protocol
 from aiohttp import web
 
 from swiftlm_proto import messages as m
+from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.http.context import CONTEXT, RECORD
 from swiftlmd.http.generation import Generation
-from swiftlmd.http.kept_answers import KEEP_HEADER, KeptAnswer
-from swiftlmd.http.options import HttpOptions
-from swiftlmd.http.parts import PARTS, RECORD
+from swiftlmd.http.resumable_streams import KEEP_HEADER, KeptAnswer
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ async def stream(
 ) -> web.StreamResponse:
     """Answers with the events of `generation`; raises only while no byte has been sent."""
     if key := request.headers.get(KEEP_HEADER):
-        answers = request.app[PARTS].answers
+        answers = request.app[CONTEXT].answers
         return await follow(request, answers.begin(key, generation, encoder, request[RECORD]), 0)
     channel = _Channel(request, encoder, options)
     ticker = asyncio.create_task(channel.tick())
@@ -84,7 +84,7 @@ async def stream(
 async def follow(request: web.Request, answer: KeptAnswer, start: int) -> web.StreamResponse:
     """Sends a kept answer from event `start`; it does not mind whether the client stays."""
     response = _EventStream(headers=SSE_HEADERS)
-    comment_s = request.app[PARTS].options.first_comment_s
+    comment_s = request.app[CONTEXT].options.first_comment_s
     with answer.read():
         async for piece in answer.events_from(start, comment_s):
             if not response.prepared:

@@ -11,11 +11,11 @@ from swiftlm_proto import messages as m
 from swiftlmd.faults import from_fault
 from swiftlmd.http import sampling
 from swiftlmd.http.chat import ChatRequest, to_engine
+from swiftlmd.http.context import CONTEXT, RECORD
 from swiftlmd.http.errors import invalid
 from swiftlmd.http.generation import begin
-from swiftlmd.http.parts import PARTS, RECORD
+from swiftlmd.http.openai_json import dumps
 from swiftlmd.http.schema import Body, Int
-from swiftlmd.http.shapes import dumps
 
 
 class TokenizeBody(Body):
@@ -37,7 +37,7 @@ class DetokenizeBody(Body):
 
 
 async def tokenize(request: web.Request) -> web.Response:
-    parts = request.app[PARTS]
+    parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, TokenizeBody)
     text = next((t for t in (body.content, body.text, body.prompt) if t is not None), None)
     if text is None:
@@ -54,7 +54,7 @@ async def tokenize(request: web.Request) -> web.Response:
 
 
 async def detokenize(request: web.Request) -> web.Response:
-    parts = request.app[PARTS]
+    parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, DetokenizeBody)
     record = begin(request, body.model, False)
     ids = [sampling.token_id(i, "tokens") for i in body.tokens]
@@ -66,7 +66,7 @@ async def detokenize(request: web.Request) -> web.Response:
 
 async def apply_template(request: web.Request) -> web.Response:
     """The prompt that a chat request would become, and its token ids."""
-    parts = request.app[PARTS]
+    parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, ChatRequest)
     record = begin(request, body.model, False)
     chat = (await to_engine(body, parts)).chat
@@ -83,7 +83,7 @@ async def apply_template(request: web.Request) -> web.Response:
 
 
 async def _tokenize(request: web.Request, question: m.TokenizeRequest) -> m.TokenizeReply:
-    reply = await request.app[PARTS].backend.tokenize(request[RECORD].model, question)
+    reply = await request.app[CONTEXT].backend.tokenize(request[RECORD].model, question)
     if reply.fault is not None:
         raise from_fault(reply.fault)
     return reply

@@ -5,7 +5,15 @@ runs it beside the event loop.
 """
 
 from swiftlmd.memory.devices import Device, system_device
-from swiftlmd.memory.governor import Action, Answer, Decision, Governor, Level, Verdict, Watermarks
+from swiftlmd.memory.governor import (
+    Action,
+    Answer,
+    Decision,
+    Governor,
+    Level,
+    PressureVerdict,
+    Watermarks,
+)
 from swiftlmd.memory.ratios import RatioStore
 from swiftlmd.memory.readings import MemoryReadings, Pressure, Reading
 from swiftlmd.memory.system import machine_limits, system_readings
@@ -20,10 +28,10 @@ __all__ = [
     "Level",
     "MemoryReadings",
     "Pressure",
+    "PressureVerdict",
     "RatioStore",
     "Reading",
     "Reclaimer",
-    "Verdict",
     "Watch",
     "Watermarks",
     "machine_limits",

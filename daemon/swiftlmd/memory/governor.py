@@ -64,7 +64,7 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PressureVerdict:
     """Whether bytes may be taken. RECLAIM: do `actions`, read again, ask again with `reclaimed`."""
 
     answer: Answer
@@ -119,7 +119,9 @@ class Governor:
         reason = f"memory {self._level.name.lower()}: {self._share(reading)}"
         return Decision(self._level, actions, reason if actions or self._level != before else "")
 
-    def judge(self, num_bytes: int, reading: Reading, *, reclaimed: bool = False) -> Verdict:
+    def judge(
+        self, num_bytes: int, reading: Reading, *, reclaimed: bool = False
+    ) -> PressureVerdict:
         """Whether `num_bytes` may be taken on top of what `reading` shows.
 
         The ledger has said yes already; this holds its prices against the kernel's. After a
@@ -138,10 +140,10 @@ class Governor:
         elif self.pressure is Pressure.CRITICAL and reading.pressure is Pressure.CRITICAL:
             reason = "the machine is critically short of memory"
         else:
-            return Verdict(Answer.ADMIT)
+            return PressureVerdict(Answer.ADMIT)
         if reclaimed:
-            return Verdict(Answer.REFUSE, (), reason)
-        return Verdict(Answer.RECLAIM, (*_SOFT_ACTIONS, Action.EVICT_IDLE), reason)
+            return PressureVerdict(Answer.REFUSE, (), reason)
+        return PressureVerdict(Answer.RECLAIM, (*_SOFT_ACTIONS, Action.EVICT_IDLE), reason)
 
     def _next_level(self, reading: Reading, now: float) -> Level:
         wanted = self._wanted(reading)

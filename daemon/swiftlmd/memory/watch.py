@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from swiftlmd.clock import Clock
-from swiftlmd.memory.governor import Action, Answer, Decision, Governor, Level, Verdict
+from swiftlmd.memory.governor import Action, Answer, Decision, Governor, Level, PressureVerdict
 from swiftlmd.memory.readings import MemoryReadings, Reading
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Watch:
             await self._reclaimer.reclaim(action)
         return decision
 
-    async def admit(self, num_bytes: int) -> Verdict:
+    async def admit(self, num_bytes: int) -> PressureVerdict:
         """ADMIT or REFUSE. A refusal always comes after a reclaim and a fresh reading."""
         async with self._judging:
             verdict = self._governor.judge(num_bytes, await self._read())

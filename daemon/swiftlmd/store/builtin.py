@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swiftlmd.store import child
-from swiftlmd.store.entries import PullProgress, Stage
 from swiftlmd.store.errors import DiskFull, PullFailed
 from swiftlmd.store.jobs import Report
 from swiftlmd.store.meter import Meter
 from swiftlmd.store.options import StoreOptions
+from swiftlmd.store.types import PullProgress, Stage
 
 _POLL_S = 0.2
 

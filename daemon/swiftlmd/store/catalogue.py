@@ -11,7 +11,7 @@ from importlib import resources
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     repo: str  # what `swiftlmctl pull` takes
     title: str
     family: str
@@ -29,12 +29,12 @@ class Entry:
         return int(self.parameters_b * 1e9 * self.bits_per_weight / 8)
 
 
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[CatalogueEntry, ...]:
     text = resources.files("swiftlmd.store").joinpath("catalogue.json").read_text("utf-8")
-    return tuple(Entry(**fields) for fields in json.loads(text)["entries"])
+    return tuple(CatalogueEntry(**fields) for fields in json.loads(text)["entries"])
 
 
-def table(listed: Iterable[Entry]) -> str:
+def table(listed: Iterable[CatalogueEntry]) -> str:
     """The table of docs/models.md; `python -m swiftlmd.store.catalogue` prints it."""
     head = "| pull | model | about | context | tools | thinks | sees | licence |"
     lines = [head, "|---|---|---|---|---|---|---|---|"]
@@ -42,7 +42,7 @@ def table(listed: Iterable[Entry]) -> str:
     return "\n".join(lines)
 
 
-def _row(entry: Entry) -> str:
+def _row(entry: CatalogueEntry) -> str:
     active = f", {entry.active_b:g}B active" if entry.active_b else ""
     size = f"{entry.size_bytes / 1e9:.1f} GB{active}"
     marks = ["yes" if m else "" for m in (entry.tools, entry.reasoning, entry.vision)]

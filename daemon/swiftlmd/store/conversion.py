@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swiftlmd.store import child
-from swiftlmd.store.entries import PullProgress, Stage
 from swiftlmd.store.errors import PullFailed
 from swiftlmd.store.jobs import Report
 from swiftlmd.store.meter import Meter
+from swiftlmd.store.types import PullProgress, Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ _ESTIMATED_OVERHEAD = 0.15  # KV, scratch and the process, where no plan can be 
 _ESTIMATED_LEAST = 600_000_000
 
 
-class Verdict(StrEnum):
+class FitVerdict(StrEnum):
     FITS = "fits"
     TIGHT = "tight"  # runs with little room, or with a smaller context than it could have
     STREAMS = "streams"  # its experts come from the disk: slower
@@ -32,7 +32,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    verdict: Verdict
+    verdict: FitVerdict
     needed_bytes: int
     available_bytes: int
     context: int = 0  # tokens that fit; 0 = not known
@@ -42,7 +42,7 @@ class Fit:
 
     @property
     def runs(self) -> bool:
-        return self.verdict in (Verdict.FITS, Verdict.TIGHT, Verdict.STREAMS)
+        return self.verdict in (FitVerdict.FITS, FitVerdict.TIGHT, FitVerdict.STREAMS)
 
 
 def of_folder(folder: Path, request: PlanRequest, machine: MachineLimits) -> Fit:
@@ -50,7 +50,7 @@ def of_folder(folder: Path, request: PlanRequest, machine: MachineLimits) -> Fit
     try:
         return of_plan(make_plan(read_model(folder), request, machine))
     except (ModelFilesError, BadPlanRequest) as error:
-        return Fit(Verdict.UNKNOWN, 0, 0, detail=str(error))
+        return Fit(FitVerdict.UNKNOWN, 0, 0, detail=str(error))
 
 
 def of_plan(plan: Plan) -> Fit:
@@ -68,21 +68,21 @@ def of_plan(plan: Plan) -> Fit:
 def of_size(size_bytes: int, machine: MachineLimits, budget_bytes: int | None = None) -> Fit:
     """For a model of which nothing but its size is known."""
     if size_bytes <= 0:
-        return Fit(Verdict.UNKNOWN, 0, 0, estimated=True)
+        return Fit(FitVerdict.UNKNOWN, 0, 0, estimated=True)
     sums = [lim for lim in machine.limits(budget_bytes) if lim.covers is not Covers.BUFFER]
     available = min((limit.bytes for limit in sums), default=machine.ram_bytes)
     needed = size_bytes + max(int(size_bytes * _ESTIMATED_OVERHEAD), _ESTIMATED_LEAST)
     if needed > available:
-        verdict = Verdict.TOO_LARGE
+        verdict = FitVerdict.TOO_LARGE
     else:
-        verdict = Verdict.TIGHT if needed > available * _TIGHT else Verdict.FITS
+        verdict = FitVerdict.TIGHT if needed > available * _TIGHT else FitVerdict.FITS
     return Fit(verdict, needed, available, detail="estimated from the size", estimated=True)
 
 
-def _verdict(plan: Plan) -> Verdict:
+def _verdict(plan: Plan) -> FitVerdict:
     if plan.refused:
-        return Verdict.TOO_LARGE
+        return FitVerdict.TOO_LARGE
     if plan.strategy is Strategy.STREAMED:
-        return Verdict.STREAMS
+        return FitVerdict.STREAMS
     close = plan.needed_bytes > plan.available_bytes * _TIGHT
-    return Verdict.TIGHT if close or plan.auto_reduced else Verdict.FITS
+    return FitVerdict.TIGHT if close or plan.auto_reduced else FitVerdict.FITS

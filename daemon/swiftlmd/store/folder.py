@@ -13,7 +13,7 @@ from pathlib import Path
 
 from swiftlm_engine.brain import vision
 from swiftlm_engine.brain.facts import MissingFile, ModelFacts, ModelFilesError, read_model
-from swiftlmd.store import card, supported
+from swiftlmd.store import model_card, supported
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "tiktoken.model")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -56,7 +56,7 @@ def inspect(folder: Path, root: Path) -> Inspection:
         quantization=facts.quantisation.describe() if facts.quantisation.default else facts.dtype,
         vision=facts.reads_images and vision.is_installed(),
         tools=_takes_tools(folder),
-        licence=card.licence(folder),
+        licence=model_card.licence(folder),
     )
 
 

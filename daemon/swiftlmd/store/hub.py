@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swiftlmd.store import child
-from swiftlmd.store.entries import PullProgress, Stage
 from swiftlmd.store.errors import PullFailed
 from swiftlmd.store.fetch.request import Request
 from swiftlmd.store.jobs import Report
 from swiftlmd.store.meter import Meter
 from swiftlmd.store.options import StoreOptions
+from swiftlmd.store.types import PullProgress, Stage
 
 log = logging.getLogger(__name__)
 

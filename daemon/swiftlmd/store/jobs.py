@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
-from swiftlmd.store.entries import PullProgress, Stage
 from swiftlmd.store.errors import PullCancelled, disk_failed
 from swiftlmd.store.records import Wanted
+from swiftlmd.store.types import PullProgress, Stage
 
 Report = Callable[[PullProgress], None]
 Work = Callable[[Report], Awaitable[str]]  # gives the name of the model that it made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from swiftlmd.store.entries import PullProgress, Stage
+from swiftlmd.store.types import PullProgress, Stage
 
 _WINDOW_S = 5.0  # long enough to be steady, short enough to show a stall
 

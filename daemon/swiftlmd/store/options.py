@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swiftlmd.config.settings import Settings
-from swiftlmd.store import places
+from swiftlmd.store import cache_dirs
 
 ENDPOINT = "https://huggingface.co"
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -40,7 +40,7 @@ def from_settings(settings: Settings, environ: Mapping[str, str], home: Path) ->
     return StoreOptions(
         environ=env,
         home=home,
-        hub_cache=places.hub_cache(env, home),
+        hub_cache=cache_dirs.hub_cache(env, home),
         offline=settings.hub_offline,
         folders=tuple(Path(f).expanduser() for f in settings.models_folders),
         endpoint=env.get("HF_ENDPOINT") or ENDPOINT,

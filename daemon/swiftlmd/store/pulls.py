@@ -16,14 +16,14 @@ import psutil
 from swiftlm_proto.paths import Paths
 from swiftlmd.store import builtin, device, hub, names
 from swiftlmd.store.conversion import Conversion, Packing, Planned, Quantisation, convert
-from swiftlmd.store.entries import PullProgress, Source, Stage, StoredModel
 from swiftlmd.store.errors import BadModelName, DiskFull, NotEnoughMemory, NotRepairable
 from swiftlmd.store.folder import has_gguf
 from swiftlmd.store.hub import Fetched
 from swiftlmd.store.jobs import Report
+from swiftlmd.store.local_models import LocalModels
 from swiftlmd.store.options import StoreOptions
 from swiftlmd.store.records import Added, Pinned, Records, Wanted
-from swiftlmd.store.shelf import Shelf
+from swiftlmd.store.types import ModelSource, PullProgress, Stage, StoredModel
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}")
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
@@ -32,7 +32,7 @@ _PART = re.compile(r"-\d{5}-of-\d{5}$")
 class Pulls:
     """The work of each pull; `jobs` runs it. `closing` leaves its note to the next daemon."""
 
-    def __init__(self, paths: Paths, records: Records, shelf: Shelf) -> None:
+    def __init__(self, paths: Paths, records: Records, shelf: LocalModels) -> None:
         self._paths = paths
         self._records = records
         self._shelf = shelf
@@ -53,15 +53,15 @@ class Pulls:
 
     async def repair(self, model: StoredModel, wanted: Wanted, report: Report) -> str:
         """Everything is read again; what is wrong or missing is fetched."""
-        if model.source is Source.HUB:
+        if model.source is ModelSource.HUB:
             return await self._noted(wanted, self._fetch_hub(wanted, report, recheck=True))
         return await self._noted(wanted, self._fetch_built_in(wanted, report))
 
     def repair_of(self, model: StoredModel) -> Wanted:
         """What a repair fetches: the very commit that is here; raises NotRepairable."""
-        if model.source is Source.BUILT_IN:
+        if model.source is ModelSource.BUILT_IN:
             return Wanted(model.name, "", ())
-        if model.source is Source.HUB:
+        if model.source is ModelSource.HUB:
             pinned = self._records.pinned.get(model.name)
             return Wanted(model.name, pinned.commit if pinned else model.revision, ())
         raise NotRepairable(

@@ -17,10 +17,10 @@ from swiftlm_proto import messages as m
 from swiftlmd.faults import ServiceError
 from swiftlmd.store import catalogue, fit
 from swiftlmd.store.discovery import Offer
-from swiftlmd.store.entries import PullProgress, Stage, StoredModel
-from swiftlmd.store.fit import Fit, Verdict
+from swiftlmd.store.fit import Fit, FitVerdict
 from swiftlmd.store.folder import Inspection, inspect
 from swiftlmd.store.store import ModelStore
+from swiftlmd.store.types import PullProgress, Stage, StoredModel
 
 _LIMIT = 20
 _LOOKS_AT_ONCE = 4
@@ -185,7 +185,7 @@ def _fit(name: str, folder: Path | None, size_bytes: int, basis: Basis) -> Fit:
     try:
         request = basis.request(name)
     except BadPlanRequest as error:
-        return Fit(Verdict.UNKNOWN, 0, 0, detail=str(error))
+        return Fit(FitVerdict.UNKNOWN, 0, 0, detail=str(error))
     if folder is not None:
         return fit.of_folder(folder, request, basis.machine)
     return fit.of_size(size_bytes, basis.machine, request.budget_bytes)
@@ -233,7 +233,7 @@ def _from_offer(offer: Offer) -> m.OfferedModel:
     )
 
 
-def _from_entry(entry: catalogue.Entry) -> m.OfferedModel:
+def _from_entry(entry: catalogue.CatalogueEntry) -> m.OfferedModel:
     return m.OfferedModel(
         model=entry.repo,
         title=entry.title,
@@ -257,5 +257,5 @@ def _take_over(model: m.OfferedModel, seen: StoredModel | Inspection, size_bytes
 
 
 def _wanted(model: m.OfferedModel, only_fitting: bool) -> bool:
-    runs = {Verdict.FITS.value, Verdict.TIGHT.value, Verdict.STREAMS.value}
+    runs = {FitVerdict.FITS.value, FitVerdict.TIGHT.value, FitVerdict.STREAMS.value}
     return not only_fitting or (model.fit is not None and model.fit.verdict in runs)

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from swiftlm_proto.paths import Paths
 from swiftlmd.faults import ModelNotFound, ServiceError
-from swiftlmd.store import builtin, discovery, hub_cache, names, places, usage
+from swiftlmd.store import builtin, cache_dirs, discovery, hub_cache, names, usage
 from swiftlmd.store.discovery import Offer, Outline
-from swiftlmd.store.entries import PullProgress, RemovedModel, Source, Stage, StoredModel
 from swiftlmd.store.errors import BadModelName, NotRemovable, disk_failed
 from swiftlmd.store.jobs import Jobs
+from swiftlmd.store.local_models import LocalModels
 from swiftlmd.store.options import StoreOptions
 from swiftlmd.store.pulls import Pulls
 from swiftlmd.store.records import Records, Wanted
-from swiftlmd.store.shelf import Shelf
+from swiftlmd.store.types import ModelSource, PullProgress, RemovedModel, Stage, StoredModel
 from swiftlmd.store.usage import Usage
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class ModelStore:
     def __init__(self, paths: Paths, options: StoreOptions | None = None) -> None:
         self._paths = paths
         self._records = Records(paths.state / "store")
-        self._shelf = Shelf(paths.models, options or default_options(), self._records)
+        self._shelf = LocalModels(paths.models, options or default_options(), self._records)
         self._pulls = Pulls(paths, self._records, self._shelf)
         self._jobs = Jobs()
         self._resumed: set[asyncio.Task[None]] = set()
@@ -214,9 +214,9 @@ class ModelStore:
         return Wanted(found.repo, found.revision, include)
 
     def _remove(self, model: StoredModel, dry_run: bool) -> RemovedModel:
-        if model.source is Source.LOCAL:
+        if model.source is ModelSource.LOCAL:
             return self._take_off(model, dry_run)
-        if model.source is Source.HUB:
+        if model.source is ModelSource.HUB:
             cached = hub_cache.repo(self._options.hub_cache, model.name)
             snapshot = model.path if model.path.parent.name == "snapshots" else None
             removal = hub_cache.plan_removal(cached, snapshot)
@@ -245,4 +245,4 @@ def default_options() -> StoreOptions:
     """By the environment alone."""
     home = Path.home()
     environ = dict(os.environ)
-    return StoreOptions(environ=environ, home=home, hub_cache=places.hub_cache(environ, home))
+    return StoreOptions(environ=environ, home=home, hub_cache=cache_dirs.hub_cache(environ, home))

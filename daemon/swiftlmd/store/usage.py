@@ -10,8 +10,8 @@ from pathlib import Path
 
 from swiftlm_proto.paths import Paths
 from swiftlmd.store import hub_cache
-from swiftlmd.store.entries import Source, StoredModel
 from swiftlmd.store.options import StoreOptions
+from swiftlmd.store.types import ModelSource, StoredModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ def disk_bytes(folder: Path) -> int:
 
 def _models(models: list[StoredModel]) -> Iterator[Taken]:
     for model in models:
-        if model.source is not Source.HUB:
-            removable = model.source is not Source.LOCAL
+        if model.source is not ModelSource.HUB:
+            removable = model.source is not ModelSource.LOCAL
             yield Taken(model.name, model.path, disk_bytes(model.path), removable)
 
 
 def _hub(cache: Path, models: list[StoredModel]) -> Iterator[Taken]:
     """Every repository of the shared cache: those of other programs fill the disk too."""
-    listed = {model.name for model in models if model.source is Source.HUB}
+    listed = {model.name for model in models if model.source is ModelSource.HUB}
     for repo in hub_cache.repos(cache):
         yield Taken(repo.name, repo.root, disk_bytes(repo.root), repo.name in listed)
 

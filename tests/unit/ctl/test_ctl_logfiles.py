@@ -15,7 +15,7 @@ LINES = """\
 Traceback (most recent call last):
   File "x.py", line 1
 ValueError: no
-2026-11-28T09:30:02.000Z debug swiftlmd.residency checked
+2026-11-28T09:30:02.000Z debug swiftlmd.residency.residency checked
 """
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from swiftlmd import activation
-from swiftlmd.activation import inherited_socket
+from swiftlmd.lifecycle import activation
+from swiftlmd.lifecycle.activation import inherited_socket
 
 
 @pytest.fixture

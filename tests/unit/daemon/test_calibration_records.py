@@ -14,13 +14,13 @@ from fakes import FakeClock, FakeLoadedEngine, FakeMemory, settle, stored_model
 
 from swiftlm_engine.brain.plan import MachineLimits
 from swiftlm_proto import messages as m
-from swiftlmd.calibration import CalibrationDesk, CalibrationStore, Calibrator, Drift, Kept, Manner
+from swiftlmd.calibration import CalibrationAdmin, CalibrationStore, Calibrator, Drift, Kept, Manner
 from swiftlmd.calibration.drift import REQUESTS
 from swiftlmd.calibration.store import circumstances_of
 from swiftlmd.config.settings import Settings
-from swiftlmd.crashes import CrashRecord
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.resident import Resident
+from swiftlmd.residency.crashes import CrashRecord
+from swiftlmd.residency.resident import Resident
 
 MACHINE = MachineLimits(16 * 10**9, device_name="test", num_cores=2)
 AS_LOADED = Manner("resident", "float32")
@@ -209,7 +209,7 @@ async def test_drift_removes_the_record_and_the_model_is_measured_again(world: W
 
 
 async def test_the_desk_shows_changes_and_clears(world: World) -> None:
-    desk = CalibrationDesk(world.calibrator)
+    desk = CalibrationAdmin(world.calibrator)
     actions = m.CalibrationsRequestAction
     with pytest.raises(ServiceError) as nothing:
         await desk.answer("a", m.CalibrationsRequest(action=actions.EDIT, choices={"parallel": 2}))

@@ -11,15 +11,15 @@ from swiftlm_engine.brain.calibration import Spread
 from swiftlm_engine.brain.plan import LinkSpeed, MachineLimits, Range
 from swiftlm_engine.cluster.link import LinkLost
 from swiftlm_proto import messages as m
-from swiftlmd.cluster.checks import Check, Problem
-from swiftlmd.cluster.hosts import DEFAULT_PORT, Host, Hosts, machines, with_port
-from swiftlmd.cluster.link_speed import LinkMeasure
-from swiftlmd.cluster.report import HostReport, from_message, to_message
-from swiftlmd.cluster.survey import Survey
 from swiftlmd.config.live import LiveConfiguration
 from swiftlmd.config.load import load
 from swiftlmd.config.settings import Settings
 from swiftlmd.faults import ServiceError
+from swiftlmd.hosts.checks import HostCheck, Problem
+from swiftlmd.hosts.link_speed import LinkMeasure
+from swiftlmd.hosts.registry import DEFAULT_PORT, Host, Hosts, machines, with_port
+from swiftlmd.hosts.report import HostReport, from_message, to_message
+from swiftlmd.hosts.survey import Survey
 
 GB = 10**9
 MACHINE = MachineLimits(ram_bytes=16 * GB, reclaimable_bytes=12 * GB)
@@ -121,12 +121,12 @@ class FakeExaminer:
         self.measured: list[bool] = []
         self.problem: Problem | None = None
 
-    def examine(self, host: Host, models: dict[str, str], *, measure: bool = True) -> Check:
+    def examine(self, host: Host, models: dict[str, str], *, measure: bool = True) -> HostCheck:
         if host.here:
-            return Check(host, report=HostReport("1", "2", MACHINE))
+            return HostCheck(host, report=HostReport("1", "2", MACHINE))
         self.measured.append(measure)
         problems = (self.problem,) if self.problem else ()
-        return Check(host, problems, HostReport("1", "2", MACHINE), LINK if measure else None)
+        return HostCheck(host, problems, HostReport("1", "2", MACHINE), LINK if measure else None)
 
 
 GROUP = Settings(cluster_hosts=("localhost", "b"), cluster_agents={"b": "10.0.0.2:1"})

@@ -17,11 +17,11 @@ from swiftlm_engine.brain.plan import GroupHost, LinkSpeed, MachineLimits, Range
 from swiftlm_proto.paths import under
 from swiftlmd.calibration import CalibrationStore
 from swiftlmd.config.settings import Settings
-from swiftlmd.disk_speeds import DiskSpeeds
 from swiftlmd.engines.group import group_arguments
+from swiftlmd.engines.placement import Placement
 from swiftlmd.faults import ServiceError
-from swiftlmd.placement import Placement
-from swiftlmd.planning import BrainPlanner
+from swiftlmd.planning.disk_speeds import DiskSpeeds
+from swiftlmd.planning.planner import ModelPlanner
 
 CABLE = LinkSpeed(Range(3e9, 4e9), Range(2e-5, 4e-5))
 GROUP = Settings(
@@ -56,7 +56,7 @@ async def place(
     def limits(*, committed_bytes: int, returning_bytes: int) -> MachineLimits:
         return mac(16, 4.0)
 
-    planner = BrainPlanner(
+    planner = ModelPlanner(
         under(tmp_path),
         limits,
         DiskSpeeds(tmp_path / "disks.json"),

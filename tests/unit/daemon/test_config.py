@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from swiftlm_proto import messages as m
+from swiftlmd.admin.load_options import options_over
 from swiftlmd.config.edit import set_value, unset_value, write_atomically
+from swiftlmd.config.http import http_options, key_hashes
 from swiftlmd.config.key_hash import key_hash
 from swiftlmd.config.live import LiveConfiguration
 from swiftlmd.config.load import ConfigError, load
@@ -17,8 +19,6 @@ from swiftlmd.config.migrate import migrate
 from swiftlmd.config.settings import NEVER, OPTIONS, Form, Settings
 from swiftlmd.config.values import checked, parsed, shown, size_bytes
 from swiftlmd.faults import ServiceError
-from swiftlmd.http_options import http_options, key_hashes
-from swiftlmd.options import options_over
 
 
 @pytest.fixture

@@ -14,8 +14,9 @@ from typing import TextIO
 
 import pytest
 
-from swiftlmd import log_files, logs
-from swiftlmd.log_files import LineFilter, follow, last_lines
+from swiftlmd.admin import log_files
+from swiftlmd.admin.log_files import LineFilter, follow, last_lines
+from swiftlmd.lifecycle import logs
 
 STAMP = "2026-11-28T09:30:0{}.000Z"
 

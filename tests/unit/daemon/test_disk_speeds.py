@@ -13,8 +13,8 @@ from swiftlm_engine.brain.plan import MachineLimits
 from swiftlm_proto.paths import under
 from swiftlmd.calibration import CalibrationStore
 from swiftlmd.config.settings import Settings
-from swiftlmd.disk_speeds import DiskSpeeds
-from swiftlmd.planning import BrainPlanner
+from swiftlmd.planning.disk_speeds import DiskSpeeds
+from swiftlmd.planning.planner import ModelPlanner
 
 RECORD = 2_654_208
 
@@ -39,7 +39,7 @@ async def place(tmp_path, folder, disk, machine: MachineLimits, **settings):
         return machine
 
     disks = DiskSpeeds(tmp_path / "disk-speeds.json", disk)
-    planner = BrainPlanner(under(tmp_path), limits, disks, CalibrationStore(tmp_path))
+    planner = ModelPlanner(under(tmp_path), limits, disks, CalibrationStore(tmp_path))
     model = replace(stored_model("moe"), path=folder)
     return await planner.place(model, Settings(**settings), held_bytes=0, returning_bytes=0)
 

@@ -17,16 +17,16 @@ from live_daemon import eventually
 from swiftlm_proto import messages as m
 from swiftlm_proto.exit_codes import DaemonExit
 from swiftlm_proto.paths import under
-from swiftlmd import doctor as doctor_module
+from swiftlmd.admin import doctor as doctor_module
+from swiftlmd.admin.doctor import Doctor
+from swiftlmd.admin.self_check import SelfCheck
 from swiftlmd.config.settings import Settings
-from swiftlmd.crashes import CrashRecord
-from swiftlmd.doctor import Doctor
-from swiftlmd.machine import wired_without_owner
 from swiftlmd.memory import RatioStore, Reading
-from swiftlmd.memory_report import PriceCheck, memory_report
-from swiftlmd.resident import Resident, State
-from swiftlmd.self_check import Check
-from swiftlmd.thermal import MacThermal
+from swiftlmd.memory.machine import wired_without_owner
+from swiftlmd.memory.thermal import MacThermal
+from swiftlmd.residency.crashes import CrashRecord
+from swiftlmd.residency.memory_report import PriceCheck, memory_report
+from swiftlmd.residency.resident import Resident, State
 
 PLAN = json.dumps(
     {
@@ -41,7 +41,7 @@ PLAN = json.dumps(
 
 @pytest.fixture
 def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doctor:
-    works = Check("mlx", DaemonExit.STAY_DOWN, "0.32.4 Device(cpu, 0)")
+    works = SelfCheck("mlx", DaemonExit.STAY_DOWN, "0.32.4 Device(cpu, 0)")
     monkeypatch.setattr(doctor_module, "mlx_check", lambda: works)
     machine = m.MachineStatus(device="cpu", memory_bytes=10, available_bytes=5, pressure="normal")
     paths = under(tmp_path)
@@ -65,7 +65,7 @@ async def test_a_sound_daemon_passes_and_every_check_gives_its_reason(doctor: Do
 async def test_a_device_that_does_not_compute_fails(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = Check("mlx", DaemonExit.NO_DEVICE, "No Metal device available")
+    broken = SelfCheck("mlx", DaemonExit.NO_DEVICE, "No Metal device available")
     monkeypatch.setattr(doctor_module, "mlx_check", lambda: broken)
     check = found(await doctor.examine())["device"]
     assert check.status == "fail"

@@ -7,9 +7,9 @@ import socket
 
 import pytest
 
+from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import ServiceError
 from swiftlmd.http.images import ImageLoader, PublicResolver, is_public, refuse_private_address
-from swiftlmd.http.options import HttpOptions
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(32)
 WEBP = b"RIFF\x00\x00\x00\x00WEBPVP8 "

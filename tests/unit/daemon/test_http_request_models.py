@@ -7,11 +7,11 @@ import json
 import pytest
 
 from swiftlm_proto import messages as m
+from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http import sampling
 from swiftlmd.http.chat import ChatRequest, to_chat, to_engine
 from swiftlmd.http.images import ImageLoader
-from swiftlmd.http.options import HttpOptions
 from swiftlmd.http.response_store import ResponseStore
 from swiftlmd.http.schema import parse
 

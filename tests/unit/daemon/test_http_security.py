@@ -7,8 +7,8 @@ import hashlib
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
+from swiftlmd.config.http import HttpOptions, is_loopback
 from swiftlmd.faults import ServiceError
-from swiftlmd.http.options import HttpOptions, is_loopback
 from swiftlmd.http.security import Guard, host_name
 
 KEYS = tuple(hashlib.sha256(key.encode()).hexdigest() for key in ("one", "two"))

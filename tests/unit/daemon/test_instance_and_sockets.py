@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from swiftlmd.admin_socket import NotOurs, SocketInUse, bound_socket, may_administer, peer_uid
-from swiftlmd.instance import AlreadyRunning, address, sole_instance, this_instance
+from swiftlmd.admin.socket import NotOurs, SocketInUse, bound_socket, may_administer, peer_uid
+from swiftlmd.lifecycle.instance import AlreadyRunning, address, sole_instance, this_instance
 
 
 @pytest.fixture

@@ -6,14 +6,13 @@ import hashlib
 
 import pytest
 
+from swiftlmd.config.http import HttpOptions, key_hashes
+from swiftlmd.config.keys import Keys
 from swiftlmd.config.live import LiveConfiguration
 from swiftlmd.config.load import load
 from swiftlmd.faults import ServiceError
-from swiftlmd.http.options import HttpOptions
 from swiftlmd.http.pairing import OFFER_S, Offers
 from swiftlmd.http.security import Guard
-from swiftlmd.http_options import key_hashes
-from swiftlmd.keys import Keys
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from fakes import FakeClock, FakeLoadedEngine, FakeMemory, stored_model
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.settings import Settings
-from swiftlmd.crashes import CrashRecord
 from swiftlmd.memory import Action
-from swiftlmd.reclaim import EngineReclaimer
-from swiftlmd.resident import Resident
+from swiftlmd.residency.crashes import CrashRecord
+from swiftlmd.residency.reclaim import EngineReclaimer
+from swiftlmd.residency.resident import Resident
 
 GB = 10**9
 

@@ -19,7 +19,7 @@ from swiftlm_proto import messages as m
 from swiftlmd.config.settings import NEVER, Settings
 from swiftlmd.engines.process import EngineDied
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
-from swiftlmd.resident import State
+from swiftlmd.residency.resident import State
 
 
 async def test_ten_first_requests_at_once_load_a_model_once(world: World) -> None:

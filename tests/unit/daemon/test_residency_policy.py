@@ -11,7 +11,7 @@ from residency_world import GB, World
 
 from swiftlmd.config.settings import Settings
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.resident import State
+from swiftlmd.residency.resident import State
 
 
 async def use_in_time(world: World, name: str) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from swiftlm_proto import messages as m
-from swiftlmd.sampling_profile import completed, sampling_profile
+from swiftlmd.store.sampling_defaults import completed, sampling_profile
 
 
 @pytest.fixture

@@ -21,17 +21,17 @@ from fakes import (
 )
 
 from swiftlm_proto import messages as m
-from swiftlmd.admission import Admission, prompt_tokens
 from swiftlmd.config.settings import Settings
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
-from swiftlmd.instance import this_instance
-from swiftlmd.machine import Machine
-from swiftlmd.memory import Answer, Device, Level, Verdict
-from swiftlmd.names import ModelNames
-from swiftlmd.residency import Residency
-from swiftlmd.self_test import test_engines as ask_each_engine
-from swiftlmd.service import About, Service
-from swiftlmd.thermal import NoThermal
+from swiftlmd.lifecycle.instance import this_instance
+from swiftlmd.memory import Answer, Device, Level, PressureVerdict
+from swiftlmd.memory.machine import Machine
+from swiftlmd.memory.thermal import NoThermal
+from swiftlmd.residency.residency import Residency
+from swiftlmd.residency.self_test import test_engines as ask_each_engine
+from swiftlmd.serving.admission import Admission, prompt_tokens
+from swiftlmd.serving.names import ModelNames
+from swiftlmd.serving.service import DaemonInfo, Service
 
 GB = 10**9
 STOP = m.Finished(reason=m.FinishedReason.STOP)
@@ -42,12 +42,12 @@ class FakeWatch:
 
     def __init__(self) -> None:
         self.level = Level.CALM
-        self.verdict = Verdict(Answer.ADMIT)
+        self.verdict = PressureVerdict(Answer.ADMIT)
         self.asked: list[int] = []
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def admit(self, num_bytes: int) -> Verdict:
+    async def admit(self, num_bytes: int) -> PressureVerdict:
         self.asked.append(num_bytes)
         await self.gate.wait()
         return self.verdict
@@ -81,7 +81,9 @@ async def world() -> AsyncIterator[World]:
     )
     service = Service(
         clock=clock,
-        about=About(this_instance("1", "x"), "none", Path("c"), Path("l"), lambda: ["a warning"]),
+        about=DaemonInfo(
+            this_instance("1", "x"), "none", Path("c"), Path("l"), lambda: ["a warning"]
+        ),
         settings=lambda: world.settings,
         residency=residency,
         store=store,
@@ -295,7 +297,9 @@ async def test_embedding_can_be_cancelled_and_gives_its_lease_back(world: World)
 
 async def test_embedding_a_text_is_refused_while_there_is_no_memory_for_it(world: World) -> None:
     world.watch.level = Level.HARD
-    world.watch.verdict = Verdict(Answer.REFUSE, (), "needs 3.0 GB, the machine has 1.0 GB left")
+    world.watch.verdict = PressureVerdict(
+        Answer.REFUSE, (), "needs 3.0 GB, the machine has 1.0 GB left"
+    )
     with pytest.raises(ServiceError, match="no memory for this request to 'a': needs 3") as caught:
         await asyncio.wait_for(embedding(world), 5)
     assert caught.value.retry_after_s > 0
@@ -315,7 +319,9 @@ async def test_a_request_without_room_is_refused_with_the_reason_and_no_lease_st
     world: World,
 ) -> None:
     world.watch.level = Level.HARD
-    world.watch.verdict = Verdict(Answer.REFUSE, (), "needs 3.0 GB, the machine has 1.0 GB left")
+    world.watch.verdict = PressureVerdict(
+        Answer.REFUSE, (), "needs 3.0 GB, the machine has 1.0 GB left"
+    )
     with pytest.raises(ServiceError) as caught:
         await collect(asked(world))
     assert caught.value.kind is Kind.NOT_ENOUGH_MEMORY

@@ -9,7 +9,7 @@ from hollow_models import make_hollow_model
 from swiftlm_engine.brain.facts import read_model
 from swiftlm_engine.brain.plan import Accelerator, MachineLimits, PlanRequest, make_plan
 from swiftlmd.store import catalogue, fit
-from swiftlmd.store.fit import Verdict
+from swiftlmd.store.fit import FitVerdict
 from swiftlmd.store.names import hub_name
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -30,14 +30,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_small_model_fits_with_its_whole_context(folder: Path) -> None:
     found = fit.of_folder(folder, PlanRequest(), machine(64))
     plan = make_plan(read_model(folder), PlanRequest(), machine(64))
-    assert (found.verdict, found.runs, found.estimated) == (Verdict.FITS, True, False)
+    assert (found.verdict, found.runs, found.estimated) == (FitVerdict.FITS, True, False)
     assert (found.needed_bytes, found.context) == (plan.needed_bytes, plan.settings.context)
     assert 0 < found.decode_tokens_s[0] <= found.decode_tokens_s[1]
 
 
 def test_a_machine_without_room_is_told_by_how_much(folder: Path) -> None:
     found = fit.of_folder(folder, PlanRequest(), machine(0.2))
-    assert (found.verdict, found.runs, found.context) == (Verdict.TOO_LARGE, False, 0)
+    assert (found.verdict, found.runs, found.context) == (FitVerdict.TOO_LARGE, False, 0)
     assert found.needed_bytes > found.available_bytes
     assert "short" in found.detail
 
@@ -45,28 +45,35 @@ def test_a_machine_without_room_is_told_by_how_much(folder: Path) -> None:
 def test_less_and_less_room_goes_from_fits_over_tight_to_too_large(folder: Path) -> None:
     sizes = [64, 16, 4, 2, 1, 0.7, 0.5, 0.45, 0.4, 0.3, 0.2]
     found = [fit.of_folder(folder, PlanRequest(), machine(size)).verdict for size in sizes]
-    order = [Verdict.FITS, Verdict.TIGHT, Verdict.TOO_LARGE]
+    order = [FitVerdict.FITS, FitVerdict.TIGHT, FitVerdict.TOO_LARGE]
     assert found == sorted(found, key=order.index)
     assert set(found) == set(order)
 
 
 def test_a_folder_that_cannot_be_planned_is_unknown(tmp_path: Path) -> None:
     found = fit.of_folder(tmp_path, PlanRequest(), machine(64))
-    assert (found.verdict, found.runs) == (Verdict.UNKNOWN, False)
+    assert (found.verdict, found.runs) == (FitVerdict.UNKNOWN, False)
     assert "config.json" in found.detail
 
 
 @pytest.mark.parametrize(
     ("size_gb", "verdict"),
-    [(2, Verdict.FITS), (13, Verdict.TIGHT), (15, Verdict.TOO_LARGE), (0, Verdict.UNKNOWN)],
+    [
+        (2, FitVerdict.FITS),
+        (13, FitVerdict.TIGHT),
+        (15, FitVerdict.TOO_LARGE),
+        (0, FitVerdict.UNKNOWN),
+    ],
 )
-def test_estimates_leave_room_for_more_than_the_weights(size_gb: float, verdict: Verdict) -> None:
+def test_estimates_leave_room_for_more_than_the_weights(
+    size_gb: float, verdict: FitVerdict
+) -> None:
     found = fit.of_size(int(size_gb * GB), machine(16))
     assert (found.verdict, found.estimated) == (verdict, True)
 
 
 def test_a_budget_binds_an_estimate_too() -> None:
-    assert fit.of_size(4 * GB, machine(64), 3 * GB).verdict is Verdict.TOO_LARGE
+    assert fit.of_size(4 * GB, machine(64), 3 * GB).verdict is FitVerdict.TOO_LARGE
 
 
 def test_catalogue_entries_can_be_pulled() -> None:
@@ -107,5 +114,5 @@ def test_page_shows_the_catalogue_as_it_is() -> None:
 
 def test_catalogue_file_has_no_key_that_the_code_does_not_know() -> None:
     path = ROOT / "daemon" / "swiftlmd" / "store" / "catalogue.json"
-    fields = set(catalogue.Entry.__dataclass_fields__)
+    fields = set(catalogue.CatalogueEntry.__dataclass_fields__)
     assert all(entry.keys() == fields for entry in json.loads(path.read_text())["entries"])

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from swiftlmd.store.entries import Stage
+from swiftlmd.store.cache_dirs import hub_cache
 from swiftlmd.store.errors import BadModelName
 from swiftlmd.store.fetch.choice import RemoteFile, included_files, small_files, weight_files
 from swiftlmd.store.fetch.failure import FetchFailed
 from swiftlmd.store.meter import Meter
 from swiftlmd.store.names import HubName, hub_name
-from swiftlmd.store.places import hub_cache
 from swiftlmd.store.records import Records, Wanted
+from swiftlmd.store.types import Stage
 
 HOME = Path("/home/someone")
 

@@ -12,9 +12,9 @@ import pytest
 from fakes import FakeClock, settle
 
 from swiftlm_proto.exit_codes import DaemonExit
-from swiftlmd.breaker import Breaker
-from swiftlmd.power import SleepGuard, WakeWatch, find_assertion
-from swiftlmd.supervisor import Notifier, Supervisor, find_supervisor, leave_with
+from swiftlmd.lifecycle.power import SleepGuard, WakeWatch, find_assertion
+from swiftlmd.lifecycle.start_limiter import StartLimiter
+from swiftlmd.lifecycle.supervisor import Notifier, Supervisor, find_supervisor, leave_with
 
 
 class Date:
@@ -27,7 +27,7 @@ class Date:
 
 def test_five_starts_without_health_in_ten_minutes_trip_the_breaker(tmp_path: Path) -> None:
     date = Date()
-    breaker = Breaker(tmp_path / "starts.json", date)
+    breaker = StartLimiter(tmp_path / "starts.json", date)
     for _ in range(5):
         assert breaker.start()
         date.now += 20
@@ -37,7 +37,7 @@ def test_five_starts_without_health_in_ten_minutes_trip_the_breaker(tmp_path: Pa
 
 def test_starts_that_went_well_or_lie_long_back_do_not_count(tmp_path: Path) -> None:
     date = Date()
-    breaker = Breaker(tmp_path / "starts.json", date)
+    breaker = StartLimiter(tmp_path / "starts.json", date)
     for _ in range(20):
         assert breaker.start()
         breaker.clear()
@@ -49,7 +49,7 @@ def test_starts_that_went_well_or_lie_long_back_do_not_count(tmp_path: Path) -> 
 @pytest.mark.parametrize("jump_s", [-3600.0, 3600.0, 2 * 86400.0])
 def test_a_clock_that_jumps_does_not_trip_the_breaker(tmp_path: Path, jump_s: float) -> None:
     date = Date()
-    breaker = Breaker(tmp_path / "starts.json", date)
+    breaker = StartLimiter(tmp_path / "starts.json", date)
     for _ in range(4):
         assert breaker.start()
     date.now += jump_s
@@ -60,7 +60,7 @@ def test_a_clock_that_jumps_does_not_trip_the_breaker(tmp_path: Path, jump_s: fl
 @pytest.mark.parametrize("text", ["", "{", '{"a": 1}', '["x"]', "17"])
 def test_a_broken_record_of_starts_counts_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "starts.json").write_text(text)
-    assert Breaker(tmp_path / "starts.json", Date()).start()
+    assert StartLimiter(tmp_path / "starts.json", Date()).start()
 
 
 def test_supervisors_are_told_apart_and_a_terminal_is_none() -> None:

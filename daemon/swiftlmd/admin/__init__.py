@@ -1,0 +1,1 @@
+"""What `swiftlmctl` asks: the admin service, its socket, doctor and log files."""

@@ -1,0 +1,104 @@
+"""Settings of the HTTP server, and how the configuration fills them."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from swiftlm_proto.paths import HTTP_PORT
+from swiftlmd.config.key_hash import bare_hash
+from swiftlmd.config.load import ConfigError
+from swiftlmd.config.settings import Settings
+
+
+def http_options(settings: Settings, authority: Path | None = None) -> HttpOptions:
+    """Raises ConfigError for an address that must not be served like this."""
+    encrypted = settings.http_tls != "off" and not is_loopback(settings.http_host)
+    options = HttpOptions(
+        host=settings.http_host,
+        port=settings.http_port,
+        api_key_hashes=key_hashes(settings),
+        cors_origins=settings.http_allowed_origins,
+        allowed_hosts=settings.http_allowed_hosts,
+        tls_port=settings.http_tls_port if encrypted else 0,
+        authority=authority if encrypted and settings.http_tls == "auto" else None,
+        web=settings.http_web,
+        max_body_bytes=settings.http_max_body_bytes,
+        max_generations=settings.http_max_in_flight,
+        comment_s=settings.http_keepalive,
+        wedged_after_s=settings.engine_stall / 2,
+    )
+    try:
+        options.check()
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return options
+
+
+def key_hashes(settings: Settings) -> tuple[str, ...]:
+    """sha256 of every key that is let in, in hex."""
+    return tuple(map(bare_hash, (*settings.http_api_keys, *settings.http_keys.values())))
+
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    host: str = "127.0.0.1"
+    port: int = HTTP_PORT
+    api_key_hashes: tuple[str, ...] = ()  # sha256 of each key, in hex
+    cors_origins: tuple[str, ...] = ()  # "*" = any
+    allowed_hosts: tuple[str, ...] = ()  # besides loopback names and the bound one; "*" = any
+    tls_port: int = 0  # of HTTPS, the only way in from other machines; 0 = plain HTTP at `host`
+    authority: Path | None = None  # the certificate that devices are asked to trust
+    web: bool = True  # the companion at `/`
+    max_body_bytes: int = 32 * MIB
+    body_timeout_s: float = 60.0
+    keepalive_timeout_s: float = 75.0  # idle connections, and the time a request head may take
+    max_generations: int = 256  # requests in flight over HTTP, before any engine's own queue
+    first_comment_s: float = 5.0
+    comment_s: float = 10.0
+    stall_s: float = 60.0  # a reader that takes nothing for this long is dropped
+    max_choices: int = 16
+    max_prompts: int = 128
+    max_stops: int = 16
+    fetch_images: bool = True
+    max_images: int = 32
+    max_image_bytes: int = 20 * MIB
+    max_images_bytes: int = 64 * MIB  # of one request: they go to the engine in one message
+    image_timeout_s: float = 15.0
+    max_embedding_inputs: int = 2048
+    max_stored_responses: int = 256
+    max_stored_bytes: int = 64 * MIB
+    request_deadline_s: float = 0.0  # 0 = none
+    wedged_after_s: float = 120.0  # a step older than this turns /health red
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the port."""
+        return is_loopback(self.host)
+
+    @property
+    def plain_host(self) -> str:
+        """Where HTTP without encryption listens."""
+        return "127.0.0.1" if self.tls_port else self.host
+
+    def check(self) -> None:
+        """Raises ValueError for an address that must not be served like this."""
+        if not self.loopback and not self.api_key_hashes:
+            raise ValueError(
+                f"http.host {self.host!r} can be reached from other machines, and no API key is "
+                "set; add one with `swiftlmctl keys add NAME` or bind 127.0.0.1"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` (a name or an address, no port) means this machine only."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,66 @@
+"""Where a model goes and what it costs, before anything is loaded: the planner's verdict.
+
+Residency asks only this port; the arithmetic behind it is the plan of `swiftlm_engine.brain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from swiftlm_proto import messages as m
+from swiftlmd.config.settings import Settings
+from swiftlmd.store.types import StoredModel
+
+PriceRequest = Callable[[int, int], int]
+"""Bytes that a request takes, of its prompt tokens and answer tokens."""
+
+
+def free_of_charge(prompt_tokens: int, max_tokens: int) -> int:
+    """The price where nothing is known."""
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlacement:
+    """How the ranks of a group split a model: `tensor` or `pipeline`, and then each's layers."""
+
+    split: str
+    layers: tuple[range, ...]
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One verdict. `request` is what the engine gets when the verdict is followed."""
+
+    request: m.LoadRequest
+    needed_bytes: int
+    fits: bool
+    refusal: str  # the sum in words, when it does not fit
+    plan: str  # JSON, for status and `swiftlmctl plan`
+    forced: bool = False
+    price_request: PriceRequest = free_of_charge
+    environment: Mapping[str, str] = field(default_factory=dict)
+    sampling: m.Sampling = field(default_factory=m.Sampling)  # where a request says nothing
+    group: GroupPlacement | None = None
+
+
+class Planner(Protocol):
+    """Prices models. Reads files, so it never runs on the event loop's own thread."""
+
+    async def place(
+        self,
+        model: StoredModel,
+        settings: Settings,
+        *,
+        held_bytes: int,
+        returning_bytes: int,
+        force: bool = False,
+    ) -> Placement:
+        """The verdict on `model` while others hold `held_bytes` of the budget; forced ones fit.
+
+        `returning_bytes` will come back to the machine before the load (models about to be
+        evicted). Raises ServiceError when the model's files cannot be understood.
+        """

@@ -1,0 +1,1 @@
+"""Other machines: who they are, what they have, how fast the link is."""

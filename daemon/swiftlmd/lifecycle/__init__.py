@@ -1,0 +1,1 @@
+"""The daemon as a service: one instance, supervisors, restarts, sleep, logs."""

@@ -1,0 +1,1 @@
+"""What a load will take, before it is taken."""

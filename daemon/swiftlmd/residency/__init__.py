@@ -1,0 +1,1 @@
+"""Which models are loaded: leases, eviction, watchdog, crash budget."""

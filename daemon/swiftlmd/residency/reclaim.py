@@ -1,0 +1,80 @@
+"""What the governor's acts mean here: engines give buffers and KV back, idle models leave."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from swiftlm_proto import messages as m
+from swiftlmd.engines.engine import Engine
+from swiftlmd.faults import ServiceError
+from swiftlmd.memory import Action
+from swiftlmd.residency.residency import Residency
+from swiftlmd.residency.resident import State
+
+log = logging.getLogger(__name__)
+
+
+_SLOTS_KEPT = 0.8  # of a streamed model's expert slots, each time
+
+
+class EngineReclaimer:
+    """Implements `memory.Reclaimer`. What was shrunk grows back with `restore`."""
+
+    def __init__(self, residency: Residency) -> None:
+        self._residency = residency
+        self._shrunk: dict[int, m.CacheRequest] = {}  # pid -> what gives it its full size again
+
+    async def reclaim(self, action: Action) -> None:
+        if action is Action.EVICT_IDLE:
+            try:
+                await self._residency.evict_idle()
+            except ServiceError as error:
+                log.error("an idle model did not leave: %s", error)
+            return
+        for resident in self._residency.residents:
+            engine = resident.engine
+            if resident.state is State.READY and engine is not None:
+                try:
+                    await self._ask(engine, action)
+                except ServiceError as error:
+                    log.debug("engine gave nothing back model=%s: %s", resident.name, error)
+
+    async def restore(self) -> None:
+        """Memory is calm: prefix caches and slots may have their planned size again."""
+        engines = {r.engine.pid: r.engine for r in self._residency.residents if r.engine}
+        for pid, request in list(self._shrunk.items()):
+            del self._shrunk[pid]
+            if pid in engines:
+                try:
+                    await engines[pid].client.cache(request)
+                except ServiceError as error:
+                    log.debug("engine stays small pid=%d: %s", pid, error)
+
+    async def _ask(self, engine: Engine, action: Action) -> None:
+        if action is Action.CLEAR_POOL:
+            await engine.client.cache(m.CacheRequest(clear_pool=True))
+        elif action is Action.SHRINK_PREFIX:
+            await self._halve_prefix(engine)
+        elif action is Action.SHRINK_SLOTS:
+            await self._take_slots(engine)
+
+    async def _halve_prefix(self, engine: Engine) -> None:
+        stats = json.loads((await engine.client.cache(m.CacheRequest())).stats or "{}")
+        limit = int(stats.get("budget_bytes") or 0)
+        if not limit:
+            return
+        full = self._shrunk.setdefault(engine.pid, m.CacheRequest())
+        full.resize_bytes = full.resize_bytes or limit
+        await engine.client.cache(m.CacheRequest(resize_bytes=limit // 2))
+
+    async def _take_slots(self, engine: Engine) -> None:
+        """Between two steps; the engine keeps at least what one token needs."""
+        stream = json.loads(engine.stats.stream_counters or "{}")
+        slots = int(stream.get("slots") or 0)
+        fewer = max(int(slots * _SLOTS_KEPT), int(stream.get("experts_per_token") or 0))
+        if not 0 < fewer < slots:
+            return
+        full = self._shrunk.setdefault(engine.pid, m.CacheRequest())
+        full.expert_slots = full.expert_slots or slots
+        await engine.client.cache(m.CacheRequest(expert_slots=fewer))

@@ -1,0 +1,399 @@
+"""Which models are in memory: load on demand, keep while used, unload when idle.
+
+Promises:
+- one load per model at a time, shared by everyone who waits for it (single flight);
+- a lease keeps its model: nothing evicts or expires it before the lease is given back;
+- an unloaded model's process is gone when `unload` returns;
+- an engine that died is started again, with back-off, until its crash budget is spent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from swiftlm_proto import messages as m
+from swiftlmd.clock import Clock
+from swiftlmd.config.settings import Settings
+from swiftlmd.engines.engine import Engine, OnProgress
+from swiftlmd.engines.placement import Placement, Planner, PriceRequest
+from swiftlmd.engines.process import EngineDied, ProcessEnd
+from swiftlmd.faults import Kind, ModelNotFound, ServiceError
+from swiftlmd.residency.crashes import CrashRecord
+from swiftlmd.residency.engine_watchdog import watch_engine
+from swiftlmd.residency.eviction import Evictor
+from swiftlmd.residency.resident import Resident, State
+from swiftlmd.store.types import StoredModel
+
+log = logging.getLogger(__name__)
+
+# A load that failed once its engine had been started is not tried again at once. One that could not
+# be planned has cost nothing, and files or hosts may have come since.
+_COOL_DOWN_S = 5.0
+_TICK_S = 1.0
+_STOP_BASE_S = 10.0
+_STOP_S_PER_GB = 1.0  # unmapping and unwiring take time; never kill in the middle of it
+
+
+class Launcher(Protocol):
+    async def launch(
+        self, placement: Placement, settings: Settings, on_progress: OnProgress
+    ) -> Engine: ...
+
+
+class Store(Protocol):
+    async def list(self) -> list[StoredModel]: ...
+
+    async def find(self, name: str) -> StoredModel | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unloaded:
+    """What an unload did; `freed_bytes` is the footprint the kernel counted before the end."""
+
+    was_loaded: bool
+    freed_bytes: int = 0
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A loaded model in use."""
+
+    model: str
+    engine: Engine
+    price_request: PriceRequest
+    sampling: m.Sampling  # defaults of its requests
+
+
+class Residency:
+    """Owner of every engine. Used as a context manager: leaving it ends them all."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        store: Store,
+        planner: Planner,
+        launcher: Launcher,
+        footprint: Callable[[int], Awaitable[int]],
+        settings: Callable[[], Settings],
+    ) -> None:
+        self._clock = clock
+        self._store = store
+        self._launcher = launcher
+        self._footprint = footprint
+        self._settings = settings
+        self._residents: dict[str, Resident] = {}
+        self._room = Evictor(clock, planner, self._residents, self._stop)
+        self._tasks = asyncio.TaskGroup()
+        self._closing = False
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._ticker = self._tasks.create_task(self._tick())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing = True
+        self._ticker.cancel()
+        if kind is None:  # else the group cancels its tasks, and each kills its engine
+            async with asyncio.TaskGroup() as ends:
+                for resident in self.residents:
+                    ends.create_task(self._end(resident, "the daemon is stopping"))
+        await self._tasks.__aexit__(kind, error, trace)
+
+    @property
+    def residents(self) -> list[Resident]:
+        """Every model that is in memory, on its way, or failed; only for reading."""
+        return list(self._residents.values())
+
+    def pids(self) -> list[int]:
+        """The daemon's own process and those of its engines."""
+        return [os.getpid(), *(r.engine.pid for r in self.residents if r.engine)]
+
+    def held_bytes(self, *, besides: str = "", only: str = "") -> int:
+        """What models are priced at: all, all but one, or one alone."""
+        return sum(
+            resident.priced_bytes
+            for resident in self.residents
+            if resident.name != besides and only in ("", resident.name)
+        )
+
+    @asynccontextmanager
+    async def lease(self, name: str, keep_alive_s: float | None = None) -> AsyncIterator[Lease]:
+        """The model, loaded if need be, kept until the block ends."""
+        resident = await self._ready(name)
+        engine = resident.engine
+        assert engine is not None, "a ready model has an engine"
+        if keep_alive_s is not None:
+            resident.keep_alive_s = keep_alive_s
+        try:
+            yield Lease(resident.name, engine, resident.price_request, resident.sampling)
+        finally:
+            resident.give_back(self._clock.now())
+
+    async def load(
+        self,
+        name: str,
+        settings: Settings | None = None,
+        *,
+        pin: bool = False,
+        force: bool = False,
+    ) -> AsyncIterator[m.LoadEvent]:
+        """Loads (or joins a load), with its progress; ends when ready, raises ServiceError."""
+        known, asked = self._residents.get(name), settings
+        if known is not None and asked is not None:
+            if known.settings.load_options() != asked.load_options():
+                await self.unload(name, force=force)
+            known.keep_alive_s = asked.models_keep_alive
+        resident = await self._entry(name, asked)
+        resident.pinned = resident.pinned or pin
+        if resident.state is State.READY:
+            return
+        resident.crashes.clear()
+        task = resident.task or self._begin(resident, force=force)
+        while resident.task is task:
+            yield resident.progress
+            await resident.change()
+        if resident.fault is not None:
+            raise resident.fault.with_traceback(None)
+
+    def pin(self, name: str, pinned: bool) -> None:
+        """Of a model that is loaded or loading, until it is unloaded. Raises ServiceError."""
+        resident = self._residents.get(name)
+        if resident is None or resident.failed:
+            raise ServiceError(Kind.INVALID, f"model '{name}' is not loaded; load it with --pin")
+        resident.pinned = pinned
+
+    async def unload(self, name: str, *, force: bool = False) -> Unloaded:
+        """The model's process is gone when this returns. Raises ServiceError while it is used."""
+        resident = self._residents.get(name)
+        if resident is None:
+            return Unloaded(was_loaded=False)
+        if resident.leases and not force:
+            message = (
+                f"model '{name}' is answering {resident.leases} request(s); "
+                f"wait for them or add --force"
+            )
+            raise ServiceError(Kind.BUSY, message, retry_after_s=5)
+        pid = resident.engine.pid if resident.engine else 0
+        freed = await self._end(resident, f"model '{name}' was unloaded")
+        return Unloaded(was_loaded=pid != 0, freed_bytes=freed, pid=pid)
+
+    async def evict_idle(self) -> int:
+        """Memory is short: every idle model that is not pinned leaves; returns the bytes freed."""
+        freed = 0
+        for resident in self.residents:
+            if resident.may_leave:
+                message = f"model '{resident.name}' was unloaded, memory is short"
+                freed += await self._stop(
+                    resident, m.Fault(kind=Kind.SHUTTING_DOWN, message=message)
+                )
+        return freed
+
+    def take_over(self, before: Settings, now: Settings) -> None:
+        """The configuration changed: what needs no new load counts at once."""
+        for resident in self.residents:
+            resident.take_over(before, now)
+
+    async def _ready(self, name: str) -> Resident:
+        """The model, ready and with one lease taken."""
+        while True:
+            resident = await self._entry(name, None)
+            if resident.usable:
+                resident.take(self._clock.now())
+                return resident
+            if resident.state in (State.READY, State.UNLOADING):
+                await resident.change()
+            elif resident.task is not None:
+                await asyncio.wait({resident.task})
+                if resident.fault is not None:
+                    raise resident.fault.with_traceback(None)
+            else:
+                self._refuse_if_hopeless(resident)
+                self._begin(resident)
+
+    def _refuse_if_hopeless(self, resident: Resident) -> None:
+        fault = resident.fault
+        if fault is None or fault.kind in (Kind.NOT_ENOUGH_MEMORY, Kind.BUSY):
+            return  # time or other models decide; worth another try
+        if isinstance(fault, EngineDied):
+            return  # the back-off decides when
+        is_cooling = self._clock.now() < resident.failed_at + _COOL_DOWN_S
+        if resident.crashes.exhausted or (resident.was_launched and is_cooling):
+            raise fault.with_traceback(None)  # else it keeps the frames of all who met it
+
+    async def _entry(self, name: str, settings: Settings | None) -> Resident:
+        """The model's entry in the table, made now if there is none. Loads nothing.
+
+        An entry that failed is looked up again: its folder may be whole by now, its settings new.
+        """
+        resident = self._residents.get(name)
+        if resident is not None and not resident.failed:
+            return resident
+        stored = await self._whole(name)
+        chosen = settings or self._settings().for_model(stored.name)
+        resident = self._residents.get(stored.name)
+        if resident is None:
+            resident = Resident(stored, chosen, CrashRecord(self._clock), chosen.models_keep_alive)
+            resident.pinned = stored.name in chosen.models_pinned
+            self._residents[stored.name] = resident
+        elif resident.failed:
+            if chosen.load_options() != resident.settings.load_options():
+                resident.fault = None  # what failed was something else
+            resident.stored, resident.settings = stored, chosen
+        return resident
+
+    async def _whole(self, name: str) -> StoredModel:
+        """The model on disk; raises ServiceError when it is not there or not whole."""
+        stored = await self._store.find(name)
+        if stored is None:
+            raise ModelNotFound(name, [model.name for model in await self._store.list()])
+        if not stored.ready:
+            message = f"model '{name}' cannot be loaded: {stored.reason}"
+            raise ServiceError(Kind.MODEL_BROKEN, message)
+        return stored
+
+    def _begin(
+        self, resident: Resident, *, force: bool = False, evict: bool = True
+    ) -> asyncio.Task[None]:
+        if self._closing:  # nobody would end what is loaded now
+            raise ServiceError(Kind.SHUTTING_DOWN, "the daemon is stopping")
+        resident.state = State.LOADING
+        resident.fault = None
+        resident.progress = m.LoadEvent(stage=m.LoadEventStage.READING)
+        resident.task = self._tasks.create_task(self._load(resident, force, evict))
+        return resident.task
+
+    async def _load(self, resident: Resident, force: bool, evict: bool) -> None:
+        """Root of a load's task: books its result, raises nothing."""
+        started_at = self._clock.now()
+        resident.was_launched = False
+        try:
+            await self._clock.sleep(resident.crashes.wait_s())
+            placement = await self._room.make(resident, force=force, evict=evict)
+            log.info("loading %s", placement.refusal)  # the plan in words, whatever it says
+            resident.was_launched = True
+            engine = await self._launcher.launch(placement, resident.settings, resident.on_progress)
+        except asyncio.CancelledError:
+            cancelled = ServiceError(
+                Kind.SHUTTING_DOWN, f"the load of '{resident.name}' was cancelled"
+            )
+            self._failed(resident, cancelled)
+            raise
+        except EngineDied as error:
+            resident.crashes.add()
+            self._failed(resident, self._worn_out(resident, str(error)) or error)
+        except ServiceError as error:
+            self._failed(resident, error)
+        except Exception:
+            log.exception("load failed model=%s", resident.name)
+            message = f"loading '{resident.name}' failed inside the daemon; see swiftlmd.log"
+            self._failed(resident, ServiceError(Kind.INTERNAL, message))
+        else:
+            engine.loaded.load_s = took_s = self._clock.now() - started_at
+            resident.became_ready(engine, self._clock.now())
+            self._tasks.create_task(self._attend(resident, engine))
+            log.info("model ready model=%s pid=%d s=%.2f", resident.name, engine.pid, took_s)
+        finally:
+            resident.task = None
+            resident.notify()
+
+    def _failed(self, resident: Resident, error: ServiceError) -> None:
+        log.error("load failed model=%s: %s", resident.name, error)
+        resident.state, resident.fault = State.FAILED, error
+        resident.failed_at = self._clock.now()
+        resident.priced_bytes = 0
+
+    async def _attend(self, resident: Resident, engine: Engine) -> None:
+        """Root of an engine's task: from ready to gone."""
+        try:
+            end = await watch_engine(engine, resident.settings, self._clock)
+        except Exception:
+            log.exception("attending an engine failed model=%s", resident.name)
+            engine.kill("the daemon lost hold of the engine")
+            end = None
+        asked_for = resident.state is State.UNLOADING
+        resident.engine, resident.priced_bytes = None, 0
+        resident.gone.set()
+        if asked_for:
+            self._residents.pop(resident.name, None)
+        else:
+            self._crashed(resident, end)
+        resident.notify()
+
+    def _crashed(self, resident: Resident, end: ProcessEnd | None) -> None:
+        log.error("engine died model=%s: %s", resident.name, end)
+        resident.crashes.add()
+        if fault := self._worn_out(resident, str(end)):
+            self._failed(resident, fault)
+        elif self._closing:
+            self._failed(resident, ServiceError(Kind.SHUTTING_DOWN, "the daemon is stopping"))
+        else:
+            self._begin(resident, evict=False)  # others' memory is not taken unasked
+
+    def _worn_out(self, resident: Resident, reason: str) -> ServiceError | None:
+        """The fault of a model whose crash budget is spent."""
+        if not resident.crashes.exhausted:
+            return None
+        message = (
+            f"the engine of model '{resident.name}' keeps stopping: {reason}; "
+            f"try again with `swiftlmctl load {resident.name}`"
+        )
+        return ServiceError(Kind.MODEL_BROKEN, message)
+
+    async def _end(self, resident: Resident, why: str) -> int:
+        """Ends the model in whatever state it is; returns the bytes it held."""
+        if resident.task is not None:
+            task = resident.task
+            task.cancel()
+            await asyncio.wait({task})
+        if resident.state is State.READY:
+            return await self._stop(resident, m.Fault(kind=Kind.SHUTTING_DOWN, message=why))
+        if resident.state is State.UNLOADING:
+            await resident.gone.wait()
+            return 0
+        self._residents.pop(resident.name, None)
+        resident.notify()
+        return 0
+
+    async def _stop(self, resident: Resident, reason: m.Fault) -> int:
+        """A ready model's engine ends, requests first; no lease is given once this has begun."""
+        engine = resident.engine
+        assert engine is not None, "a ready model has an engine"
+        resident.state = State.UNLOADING
+        resident.notify()
+        held = await self._footprint(engine.pid)
+        end = await engine.stop(_STOP_BASE_S + _STOP_S_PER_GB * held / 1e9, reason)
+        await resident.gone.wait()
+        log.info("model unloaded model=%s pid=%d freed=%d: %s", resident.name, end.pid, held, end)
+        return held
+
+    async def _tick(self) -> None:
+        """Unloads what has been idle for longer than its keep-alive."""
+        while True:
+            await self._clock.sleep(_TICK_S)
+            for resident in self.residents:
+                if self._clock.now() >= resident.expires_at():
+                    self._tasks.create_task(self._expire(resident))
+
+    async def _expire(self, resident: Resident) -> None:
+        if self._clock.now() < resident.expires_at() or resident.leaving:
+            return  # it was used in the meantime, or is being evicted
+        reason = m.Fault(kind=Kind.SHUTTING_DOWN, message=f"model '{resident.name}' was idle")
+        try:
+            await self._stop(resident, reason)
+        except Exception:  # the root of a task: the next tick finds the model as it is
+            log.exception("unloading an idle model failed model=%s", resident.name)

@@ -1,0 +1,161 @@
+"""One model that is loaded, on its way in, on its way out, or that failed to load."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+from swiftlm_proto import messages as m
+from swiftlmd.clock import Clock
+from swiftlmd.config.settings import Settings
+from swiftlmd.engines.engine import Engine
+from swiftlmd.engines.placement import PriceRequest, free_of_charge
+from swiftlmd.faults import ServiceError
+from swiftlmd.residency.crashes import CrashRecord
+from swiftlmd.store.types import StoredModel
+
+
+class State(Enum):
+    LOADING = m.ModelStatusState.LOADING
+    READY = m.ModelStatusState.READY
+    UNLOADING = m.ModelStatusState.UNLOADING
+    FAILED = m.ModelStatusState.FAILED
+
+
+@dataclass(slots=True, eq=False)
+class Resident:
+    """Owned by Residency; only its methods and tasks change it."""
+
+    stored: StoredModel
+    settings: Settings  # what it is (to be) loaded with
+    crashes: CrashRecord
+    keep_alive_s: float
+    state: State = State.FAILED  # until a load begins
+    pinned: bool = False
+    leaving: bool = False  # chosen for eviction: takes no new leases
+    leases: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # the engine's end is booked
+    task: asyncio.Task[None] | None = None  # the load under way
+    engine: Engine | None = None
+    priced_bytes: int = 0
+    price_request: PriceRequest = free_of_charge
+    plan: str = ""
+    sampling: m.Sampling = field(default_factory=m.Sampling)  # where a request says nothing
+    progress: m.LoadEvent = field(default_factory=m.LoadEvent)
+    fault: ServiceError | None = None
+    failed_at: float = -math.inf
+    was_launched: bool = False  # whether the last load got as far as starting an engine
+    ready_at: float = -math.inf
+    used_at: float = -math.inf
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def name(self) -> str:
+        return self.stored.name
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    @property
+    def failed(self) -> bool:
+        """Neither loaded nor on its way."""
+        return self.state is State.FAILED and self.task is None
+
+    @property
+    def usable(self) -> bool:
+        """Ready, staying, and its engine is not on its way out (killed, its end not yet booked)."""
+        alive = self.engine is not None and not self.engine.ended
+        return self.state is State.READY and not self.leaving and alive
+
+    @property
+    def may_leave(self) -> bool:
+        """To make room: ready, idle, not pinned, and not on its way out already."""
+        idle = self.state is State.READY and not self.leases
+        return idle and not self.pinned and not self.leaving
+
+    @property
+    def footprint_bytes(self) -> int:
+        """As the engine last said."""
+        return self.engine.stats.footprint_bytes if self.engine else 0
+
+    async def change(self) -> None:
+        """Until the state, the progress or `leaving` has changed."""
+        await self._changed.wait()
+
+    def notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def on_progress(self, event: m.LoadEvent) -> None:
+        self.progress = event
+        self.notify()
+
+    def became_ready(self, engine: Engine, now: float) -> None:
+        self.engine, self.state = engine, State.READY
+        self.ready_at = self.used_at = now
+        self.gone.clear()
+
+    def take(self, now: float) -> None:
+        self.leases += 1
+        self.used_at = now
+        self.idle.clear()
+
+    def give_back(self, now: float) -> None:
+        self.leases -= 1
+        self.used_at = now
+        if self.leases == 0:
+            self.idle.set()
+
+    def take_over(self, before: Settings, now: Settings) -> None:
+        """The last word counts: the configuration's here, of what it changes."""
+        keep_alive_s = now.for_model(self.name).models_keep_alive
+        if keep_alive_s != before.for_model(self.name).models_keep_alive:
+            self.keep_alive_s = keep_alive_s
+        pinned = self.name in now.models_pinned
+        if pinned != (self.name in before.models_pinned):
+            self.pinned = pinned
+
+    def expires_at(self) -> float:
+        """On the monotonic clock; infinity while it is used or never expires."""
+        if self.leases or self.pinned or self.state is not State.READY:
+            return math.inf
+        return self.used_at + self.keep_alive_s
+
+    def to_status(self, clock: Clock) -> m.ModelStatus:
+        status = stored_status(self.stored)
+        status.state = self.state.value
+        status.error = self.fault.message if self.fault and self.state is State.FAILED else ""
+        status.priced_bytes, status.plan = self.priced_bytes, self.plan
+        status.pinned, status.leases = self.pinned, self.leases
+        status.restarts = self.crashes.total
+        if not math.isinf(expires_at := self.expires_at()):
+            status.expires_at = clock.date() + expires_at - clock.now()
+        if self.task is not None:
+            status.load_fraction = self.progress.fraction
+            status.load_stage = (self.progress.stage.name or "").lower()
+        if self.engine is not None:
+            status.pid = self.engine.pid
+            status.loaded, status.stats = self.engine.loaded, self.engine.stats
+            status.footprint_bytes = self.footprint_bytes
+        return status
+
+
+def stored_status(model: StoredModel) -> m.ModelStatus:
+    """The status of a model that is only on disk."""
+    return m.ModelStatus(
+        model=model.name,
+        state=m.ModelStatusState.CACHED if model.ready else m.ModelStatusState.BROKEN,
+        error=model.reason,
+        size_bytes=model.size_bytes,
+        path=str(model.path),
+        source=model.source.value,
+        context=model.context,
+        vision=model.vision,
+        model_type=model.model_type,
+        quantization=model.quantization,
+        tools=model.tools,
+        licence=model.licence,
+    )

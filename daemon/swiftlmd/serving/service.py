@@ -1,0 +1,271 @@
+"""The daemon as its clients see it: models by name, requests in, events out.
+
+HTTP dialects and the admin service come through here; nothing else gives out leases. Promise:
+an accepted request is listed from its first moment to its last event, and ends exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from swiftlm_proto import messages as m
+from swiftlmd.clock import Clock
+from swiftlmd.config.settings import NEVER, Settings
+from swiftlmd.engines.engine import Engine
+from swiftlmd.faults import Kind, ServiceError, from_fault
+from swiftlmd.lifecycle.instance import Instance
+from swiftlmd.memory.machine import Machine, own_bytes
+from swiftlmd.residency.residency import Lease, Residency, Store
+from swiftlmd.residency.resident import State, stored_status
+from swiftlmd.serving.admission import Admission
+from swiftlmd.serving.names import ModelNames
+from swiftlmd.serving.requests import ActiveRequest, RequestTable
+from swiftlmd.store.sampling_defaults import completed
+from swiftlmd.store.store import Download
+from swiftlmd.store.types import StoredModel
+
+log = logging.getLogger(__name__)
+
+
+class Observer(Protocol):
+    """Told of every request's end; `alone` = no other was under way then."""
+
+    def __call__(self, model: str, finished: m.Finished, *, alone: bool) -> None: ...
+
+
+def _look_away(model: str, finished: m.Finished, *, alone: bool) -> None:
+    """Nobody measures."""
+
+
+class DownloadingStore(Store, Protocol):
+    def downloads(self) -> Sequence[Download]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonInfo:
+    """What stays the same while the daemon runs, and what it has to warn of."""
+
+    instance: Instance
+    supervisor: str
+    config_path: Path
+    log_folder: Path
+    warnings: Callable[[], list[str]] = list
+
+
+class Service:
+    """Implements `backend.Backend`."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        about: DaemonInfo,
+        settings: Callable[[], Settings],
+        residency: Residency,
+        store: DownloadingStore,
+        machine: Machine,
+        admission: Admission,
+        observe: Observer = _look_away,
+    ) -> None:
+        self._clock = clock
+        self._about = about
+        self._settings = settings
+        self._store = store
+        self._machine = machine
+        self._admission = admission
+        self._observe = observe
+        self.residency = residency
+        self.requests = RequestTable(clock)
+        self.names = ModelNames(settings, self._latest_used)
+        self.draining = False
+        self._stored: list[StoredModel] = []
+        self._started_at = clock.now()
+
+    def resolve(self, name: str) -> str:
+        return self.names.resolve(name)
+
+    async def list_models(self) -> list[m.ModelStatus]:
+        self._stored = await self._store.list()
+        self.names.learn(model.name for model in self._stored)
+        return self._rows()
+
+    async def generate(
+        self, model: str, request: m.GenerateRequest, *, route: str, client: str = ""
+    ) -> AsyncGenerator[m.SequenceEvent, None]:
+        self.refuse_while_draining()
+        name = await self.named(model)
+        request.request_id = request.request_id or uuid.uuid4().hex
+        with self.requests.track(request.request_id, name, route, client) as active:
+            async with aclosing(self._events(active, request)) as events:
+                async for event in events:
+                    active.note(event)
+                    if event.finished is not None:
+                        self.requests.count(event.finished)
+                        self._observe(name, event.finished, alone=len(self.requests) == 1)
+                    yield event
+
+    async def _events(
+        self, active: ActiveRequest, request: m.GenerateRequest
+    ) -> AsyncGenerator[m.SequenceEvent, None]:
+        """What the engine says. A request that a dying engine had not begun goes to the next one,
+        once: a request that kills engines must not go round."""
+        for may_repeat in (True, False):
+            async with AsyncExitStack() as stack:
+                lease = await self._leased(stack, active, request)
+                request.sampling = completed(request.sampling, lease.sampling)
+                await self._admission.admit(request, lease.model, lease.price_request)
+                active.engine = lease.engine
+                if active.cancelled:
+                    raise _cancelled()
+                events = await stack.enter_async_context(
+                    aclosing(lease.engine.client.generate(request))
+                )
+                async for event in events:
+                    if may_repeat and not active.begun and _engine_died(lease.engine, event):
+                        break
+                    yield event
+                else:
+                    return
+            log.warning("engine died before a request began request=%s", active.request_id)
+
+    async def tokenize(self, model: str, request: m.TokenizeRequest) -> m.TokenizeReply:
+        self.refuse_while_draining()
+        async with self.residency.lease(await self.named(model)) as lease:
+            reply = await lease.engine.client.tokenize(request)
+        _raise(reply.fault)
+        return reply
+
+    async def detokenize(self, model: str, request: m.DetokenizeRequest) -> m.DetokenizeReply:
+        self.refuse_while_draining()
+        async with self.residency.lease(await self.named(model)) as lease:
+            reply = await lease.engine.client.detokenize(request)
+        _raise(reply.fault)
+        return reply
+
+    async def embed(
+        self, model: str, request: m.EmbedRequest, *, request_id: str = "", client: str = ""
+    ) -> m.EmbedReply:
+        self.refuse_while_draining()
+        name = await self.named(model)
+        identity = request_id or uuid.uuid4().hex
+        with self.requests.track(identity, name, "embeddings", client) as active:
+            try:
+                # An engine cannot be told to abort it; leaving the call does.
+                async with active.waits_to_load(asyncio.timeout(None)):
+                    reply = await self._embedded(active, request)
+            except TimeoutError:
+                raise _cancelled() from None
+            _raise(reply.fault)
+        return reply
+
+    async def _embedded(self, active: ActiveRequest, request: m.EmbedRequest) -> m.EmbedReply:
+        async with self.residency.lease(active.model) as lease:
+            await self._admission.admit_texts(request, lease.model, lease.price_request)
+            active.state.phase = "prefill"
+            return await lease.engine.client.embed(request)
+
+    async def status(self) -> m.DaemonStatus:
+        about, instance = self._about, self._about.instance
+        models = self._rows()
+        return m.DaemonStatus(
+            protocol=m.PROTOCOL,
+            version=instance.version,
+            pid=instance.pid,
+            instance_id=instance.instance_id,
+            started_at=instance.started_at,
+            uptime_s=self._clock.now() - self._started_at,
+            state="draining" if self.draining else "ready",
+            http_address=instance.http,
+            https_address=instance.https,
+            models=models,
+            machine=self._machine.status(models),
+            requests=self.requests.accepted,
+            errors=self.requests.failed,
+            in_flight=len(self.requests),
+            default_model=self.names.default(),
+            aliases=dict(self._settings().models_aliases),
+            warnings=about.warnings(),
+            supervisor=about.supervisor,
+            config_path=str(about.config_path),
+            log_dir=str(about.log_folder),
+            daemon_bytes=own_bytes(),
+            downloads=[_download(found) for found in self._store.downloads()],
+        )
+
+    async def named(self, model: str) -> str:
+        name = self.resolve(model)
+        if not self.names.knows(name):
+            await self.list_models()
+            name = self.resolve(model)
+        return name
+
+    async def _leased(
+        self,
+        stack: AsyncExitStack,
+        active: ActiveRequest,
+        request: m.GenerateRequest,
+    ) -> Lease:
+        keep_alive = request.keep_alive_s
+        keep_s = None if keep_alive is None else NEVER if keep_alive < 0 else float(keep_alive)
+        loading = active.waits_to_load(asyncio.timeout(request.deadline_s or None))
+        try:
+            async with loading:
+                return await stack.enter_async_context(self.residency.lease(active.model, keep_s))
+        except TimeoutError:
+            if active.cancelled:
+                raise _cancelled() from None
+            message = f"model '{active.model}' was not ready within {request.deadline_s:g} s"
+            raise ServiceError(Kind.DEADLINE, message) from None
+        finally:
+            active.loading = None  # a wait that is over cannot be cut short
+
+    def refuse_while_draining(self) -> None:
+        """Raises ServiceError once the daemon has been told to stop."""
+        if self.draining:
+            message = "the service is stopping; try again in a moment"
+            raise ServiceError(Kind.SHUTTING_DOWN, message, retry_after_s=5)
+
+    def _rows(self) -> list[m.ModelStatus]:
+        """What lay on disk when it was last listed, and what is loaded now."""
+        rows = {model.name: stored_status(model) for model in self._stored}
+        for resident in self.residency.residents:
+            rows[resident.name] = resident.to_status(self._clock)
+        return list(rows.values())
+
+    def _latest_used(self) -> str | None:
+        ready = [r for r in self.residency.residents if r.state is State.READY]
+        return max(ready, key=lambda r: r.used_at).name if ready else None
+
+
+def _engine_died(engine: Engine, event: m.SequenceEvent) -> bool:
+    """Whether `event` tells of the engine's own death, not of an end that we asked for."""
+    fault = event.finished.fault if event.finished else None
+    return fault is not None and fault.kind is Kind.INTERNAL and engine.ended
+
+
+def _cancelled() -> ServiceError:
+    return ServiceError(Kind.ABORTED, "the request was cancelled")
+
+
+def _download(found: Download) -> m.DownloadStatus:
+    progress = found.progress
+    return m.DownloadStatus(
+        model=found.name,
+        done_bytes=progress.done_bytes,
+        total_bytes=progress.total_bytes,
+        bytes_per_s=progress.bytes_per_s,
+        eta_s=progress.eta_s,
+        state=progress.stage.value,
+    )
+
+
+def _raise(fault: m.Fault | None) -> None:
+    if fault is not None:
+        raise from_fault(fault)
