@@ -23,8 +23,8 @@ from bench.peer_servers import llama_cpp, vllm_mlx
 from bench.scratch import Unavailable
 from bench.servers import Server, mlx_lm_server, ours
 from bench.table import Figure, Report
-from swiftlmctl.bench.picture import bars
-from swiftlmctl.bench.sense import complaint
+from swiftlmctl.bench.bar_chart import bars
+from swiftlmctl.bench.coherence import complaint
 
 ROUNDS = 5  # each is first once, the raw loop included
 WIDTHS = (1, 4, 8)

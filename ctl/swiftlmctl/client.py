@@ -90,7 +90,7 @@ def _await_listener(paths: Paths, wait_s: float | None) -> None:
             allowed = _starting_wait_s(paths) if wait_s is None else wait_s
             deadline = time.monotonic() + allowed
         if time.monotonic() >= deadline:
-            from swiftlmctl.absence import explain
+            from swiftlmctl.service.not_running import explain
 
             raise explain(paths)
         time.sleep(_POLL_S)
@@ -146,7 +146,7 @@ def translated(paths: Paths) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, ConnectionRefusedError) as e:
-        from swiftlmctl.absence import explain
+        from swiftlmctl.service.not_running import explain
 
         raise explain(paths) from e
     except PermissionError as e:

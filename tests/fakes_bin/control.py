@@ -13,7 +13,7 @@ from pathlib import Path
 from fakes_bin.fake_launchctl import Launchctl
 from fakes_bin.fake_systemctl import Systemctl
 
-from swiftlmctl.service.commands import Reply
+from swiftlmctl.service.commands import CommandReply
 
 HERE = Path(__file__).parent
 
@@ -39,9 +39,9 @@ class FakeSupervisor:
         wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{HERE / program}" "$@"\n')
         wrapper.chmod(0o755)
 
-    def run(self, words: Sequence[str]) -> Reply:
+    def run(self, words: Sequence[str]) -> CommandReply:
         """As `service.commands.run`, without the price of a process for each call."""
-        return Reply(*self.call(words[1:]))
+        return CommandReply(*self.call(words[1:]))
 
     def call(self, words: Sequence[str]) -> tuple[int, str, str]:
         raise NotImplementedError

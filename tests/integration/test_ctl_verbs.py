@@ -306,7 +306,7 @@ def test_config_edit_has_the_daemon_read_the_file_and_says_what_counts_when(
     ctl: Ctl, admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDITOR", "true")
-    monkeypatch.setattr("swiftlmctl.configuration.validate", lambda: "is sound")
+    monkeypatch.setattr("swiftlmctl.commands.config_file.validate", lambda: "is sound")
     admin.reloaded = [
         m.ConfigEntry("log.level", "debug", "file", "Level."),
         m.ConfigEntry("http.port", "5500", "file", "Port.", needs_restart=True),

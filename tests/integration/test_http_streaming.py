@@ -8,7 +8,7 @@ import aiohttp
 from scripted_backend import MODEL, ScriptedBackend, serve
 
 from swiftlm_proto import messages as m
-from swiftlmctl import statusview
+from swiftlmctl.views import status_table
 
 COUNTERS = {
     "mode": "experts", "slots": 8, "num_experts": 64, "experts_per_token": 4,
@@ -91,7 +91,7 @@ async def test_counters_that_contradict_each_other_degrade_health():
 
 def test_status_tells_how_much_is_in_memory_and_what_was_read():
     (model,) = (x for x in backend(degraded=True, problems=["odd"]).models if x.model == MODEL)
-    text = "\n".join(statusview.lines(m.DaemonStatus(models=[model])))
+    text = "\n".join(status_table.lines(m.DaemonStatus(models=[model])))
     assert "8 of 64 experts in memory, 1 layers whole" in text
     assert "90 reads" in text
     assert "1.25 GB/s" in text

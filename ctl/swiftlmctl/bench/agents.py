@@ -8,8 +8,8 @@ from importlib import resources
 from typing import Any  # JSON values
 
 from swiftlmctl.bench import texts
-from swiftlmctl.bench.endpoint import Message, Refused, Reply
-from swiftlmctl.bench.outlook import Ask, announce
+from swiftlmctl.bench.endpoint import EndpointReply, Message, Refused
+from swiftlmctl.bench.estimate import Ask, announce
 from swiftlmctl.bench.report import Report
 from swiftlmctl.bench.session import Session, objection, seconds, tell
 
@@ -30,7 +30,7 @@ def fill(report: Report, session: Session, history_tokens: int) -> None:
     announce(session, asks * session.runs, loaded.context, smaller="--quick, or --runs 1")
     file = texts.prose_of(history_tokens, session.count_tokens, seed=6)
     system = {"role": "system", "content": loop["system"].replace("{file}", file)}
-    replays: list[list[Reply]] = []
+    replays: list[list[EndpointReply]] = []
     try:
         for run in range(session.runs):
             session.clear_cache()
@@ -49,7 +49,7 @@ def _asks(history_tokens: int, num_turns: int) -> Iterator[Ask]:
         yield Ask(prompt, _NEW_TOKENS, prompt - _TURN_TOKENS if turn else 0)
 
 
-def _rows(report: Report, replays: list[list[Reply]]) -> None:
+def _rows(report: Report, replays: list[list[EndpointReply]]) -> None:
     turns = list(zip(*replays, strict=True))
     cold = seconds(reply.first_s for reply in turns[0])
     before = 0
@@ -60,7 +60,7 @@ def _rows(report: Report, replays: list[list[Reply]]) -> None:
     report.notes.append(f"{wall} in all; the recorded answers stand in for the model's.")
 
 
-def _replay(session: Session, loop: Mapping[str, Any], system: Message) -> list[Reply]:
+def _replay(session: Session, loop: Mapping[str, Any], system: Message) -> list[EndpointReply]:
     messages, replies = [system], []
     for number, turn in enumerate(loop["turns"], 1):
         tell(f"turn {number} of {len(loop['turns'])}")
@@ -70,7 +70,7 @@ def _replay(session: Session, loop: Mapping[str, Any], system: Message) -> list[
 
 
 def _row(
-    report: Report, number: int, replies: tuple[Reply, ...], cold_s: float, before: int
+    report: Report, number: int, replies: tuple[EndpointReply, ...], cold_s: float, before: int
 ) -> None:
     """`before` is the prompt of the turn before; 0 in the first."""
     prompt = replies[0].prompt_tokens

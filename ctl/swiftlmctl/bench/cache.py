@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from swiftlmctl.bench import texts
-from swiftlmctl.bench.endpoint import Message, Reply
+from swiftlmctl.bench.endpoint import EndpointReply, Message
+from swiftlmctl.bench.estimate import Ask, announce
 from swiftlmctl.bench.figures import Figure
-from swiftlmctl.bench.outlook import Ask, announce
 from swiftlmctl.bench.report import Report
 from swiftlmctl.bench.session import Session, objection, tell
 from swiftlmctl.output import size_text
@@ -28,7 +28,7 @@ _GROWTH = 1.02  # the same prompts again add nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class CacheSizes:
     payload_tokens: int
     rounds: int
 
@@ -40,10 +40,10 @@ class Sizes:
             yield Ask(payload, _NEW_TOKENS, cached)
 
 
-FULL, QUICK = Sizes(5_537, 3), Sizes(1_200, 2)
+FULL, QUICK = CacheSizes(5_537, 3), CacheSizes(1_200, 2)
 
 
-def fill(report: Report, session: Session, sizes: Sizes) -> None:
+def fill(report: Report, session: Session, sizes: CacheSizes) -> None:
     loaded = session.load()
     announce(session, sizes.asks(), loaded.context, smaller="--quick")
     num_tokens = min(sizes.payload_tokens, loaded.context * 2 // 3)
@@ -74,7 +74,7 @@ def _asked(payload: str, question: str) -> list[Message]:
 
 def _step(
     report: Report, session: Session, name: str, messages: list[Message], least: float
-) -> Reply:
+) -> EndpointReply:
     """`least` is the share of the prompt that has to come from the cache."""
     tell(name)
     reply = session.endpoint.chat(messages, max_tokens=_NEW_TOKENS)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from swiftlmctl.bench import texts
-from swiftlmctl.bench.endpoint import Endpoint, Refused, Reply
+from swiftlmctl.bench.endpoint import Endpoint, EndpointReply, Refused
+from swiftlmctl.bench.estimate import Ask, announce
 from swiftlmctl.bench.figures import Figure, ratio
-from swiftlmctl.bench.outlook import Ask, announce
 from swiftlmctl.bench.report import Report
 from swiftlmctl.bench.session import Session, objection, seconds, speed, tell
 
@@ -39,8 +39,8 @@ def _announce(session: Session) -> None:
 
 def _asked(
     pair: tuple[Endpoint, Endpoint], name: str, num_sentences: int, runs: int
-) -> dict[Endpoint, list[Reply]]:
-    replies: dict[Endpoint, list[Reply]] = {endpoint: [] for endpoint in pair}
+) -> dict[Endpoint, list[EndpointReply]]:
+    replies: dict[Endpoint, list[EndpointReply]] = {endpoint: [] for endpoint in pair}
     for run in range(-1, runs):
         # Whoever comes second finds warm caches of the machine: take turns at being second.
         for endpoint in pair if run % 2 == 0 else reversed(pair):
@@ -56,7 +56,7 @@ def _question(num_sentences: int, seed: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": f"{text}\n\nWhat does this make you think of?"}]
 
 
-def _rows(report: Report, name: str, ours: list[Reply], other: list[Reply]) -> None:
+def _rows(report: Report, name: str, ours: list[EndpointReply], other: list[EndpointReply]) -> None:
     first = [objection(replies) or seconds(r.first_s for r in replies) for replies in (ours, other)]
     report.add(name, "first token", *first, _ratio(*reversed(first)))
     speeds = [speed(replies) for replies in (ours, other)]

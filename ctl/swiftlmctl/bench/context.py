@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swiftlmctl.bench import texts
-from swiftlmctl.bench.endpoint import Reply
+from swiftlmctl.bench.endpoint import EndpointReply
+from swiftlmctl.bench.estimate import Ask, announce
 from swiftlmctl.bench.figures import Figure
-from swiftlmctl.bench.outlook import Ask, announce
 from swiftlmctl.bench.report import Report
 from swiftlmctl.bench.session import Session, objection, refusal, seconds, speed, tell
 from swiftlmctl.errors import CtlError
@@ -61,7 +61,7 @@ def _cell(report: Report, session: Session, name: str, context: int) -> None:
 
 
 def _measured(report: Report, session: Session, name: str, context: int) -> None:
-    def ask(run: int) -> Reply:
+    def ask(run: int) -> EndpointReply:
         tell(f"{name}, {context:,} tokens, run {run + 1} of {session.runs}")
         text = texts.prose_of(context - _ROOM, session.count_tokens, seed=context + run)
         question = {"role": "user", "content": f"{text}\n\nTell in your own words what happens."}

@@ -24,7 +24,7 @@ class Refused(CtlError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class EndpointReply:
     """One answer. Seconds count from the request's first byte."""
 
     text: str
@@ -54,7 +54,7 @@ class Endpoint:
     model: str
     key: str = ""
 
-    def chat(self, messages: Sequence[Message], **fields: Any) -> Reply:
+    def chat(self, messages: Sequence[Message], **fields: Any) -> EndpointReply:
         """Greedy unless `fields` say otherwise. Raises CtlError with the server's own words.
 
         A base model, which has no chat template, gets the same texts as a plain prompt.
@@ -67,7 +67,7 @@ class Endpoint:
             prompt = "\n\n".join(message["content"] for message in messages)
             return self._answer("/completions", {"prompt": prompt, **fields})
 
-    def _answer(self, path: str, asked: Mapping[str, Any]) -> Reply:
+    def _answer(self, path: str, asked: Mapping[str, Any]) -> EndpointReply:
         body = {
             "model": self.model,
             "stream": True,
@@ -139,7 +139,7 @@ class Endpoint:
         return connection, reply
 
 
-def _collect(events: Iterator[dict[str, Any]], started: float) -> Reply | None:
+def _collect(events: Iterator[dict[str, Any]], started: float) -> EndpointReply | None:
     """None when the stream ended before the answer did."""
     first: float | None = None
     ended, num_pieces = False, 0
@@ -161,7 +161,7 @@ def _collect(events: Iterator[dict[str, Any]], started: float) -> Reply | None:
         return None
     total = time.perf_counter() - started
     details = usage.get("prompt_tokens_details") or {}
-    return Reply(
+    return EndpointReply(
         "".join(texts),
         total if first is None else first,
         total,

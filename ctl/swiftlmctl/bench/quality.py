@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from swiftlmctl.bench import texts
+from swiftlmctl.bench.coherence import complaint, is_json_object
 from swiftlmctl.bench.endpoint import Endpoint, Refused
-from swiftlmctl.bench.outlook import Ask, announce
+from swiftlmctl.bench.estimate import Ask, announce
 from swiftlmctl.bench.report import Report
-from swiftlmctl.bench.sense import complaint, is_json_object
 from swiftlmctl.bench.session import Session, refusal, tell
 from swiftlmctl.errors import CtlError
 
@@ -34,7 +34,7 @@ Distribution = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class QualitySizes:
     text_tokens: int  # of the text whose next tokens are compared
     places: int
     passkeys: tuple[int, ...]  # tokens; those within the model's context
@@ -53,11 +53,11 @@ class Sizes:
         yield Ask(64, _STORY_TOKENS)
 
 
-FULL = Sizes(2_000, 24, (1_000, 4_000, 16_000, 64_000, 128_000), 5)
-QUICK = Sizes(800, 12, (1_000,), 2)
+FULL = QualitySizes(2_000, 24, (1_000, 4_000, 16_000, 64_000, 128_000), 5)
+QUICK = QualitySizes(800, 12, (1_000,), 2)
 
 
-def fill(report: Report, session: Session, formats: Sequence[str], sizes: Sizes) -> None:
+def fill(report: Report, session: Session, formats: Sequence[str], sizes: QualitySizes) -> None:
     """One column per check, one row per KV format; `fp16` is what the others are compared with."""
     report.notes.append(f"KLD against the first row, at {sizes.places} places of one text.")
     plain: list[tuple[str, Distribution]] = []
@@ -87,7 +87,9 @@ def fill(report: Report, session: Session, formats: Sequence[str], sizes: Sizes)
         )
 
 
-def _distributions(session: Session, context: int, sizes: Sizes) -> list[tuple[str, Distribution]]:
+def _distributions(
+    session: Session, context: int, sizes: QualitySizes
+) -> list[tuple[str, Distribution]]:
     """The next token after each of some beginnings of one long text."""
     tell(f"next tokens at {sizes.places} places")
     text = texts.prose_of(min(sizes.text_tokens, context - 64), session.count_tokens, seed=1)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any  # JSON values
 
 from swiftlmctl import output
+from swiftlmctl.bench.bar_chart import bars
 from swiftlmctl.bench.figures import Figure
-from swiftlmctl.bench.picture import bars
 
 
 @dataclass(slots=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from swiftlm_proto import messages as m
 from swiftlm_proto.exit_codes import CtlExit
 from swiftlmctl import client
-from swiftlmctl.bench.endpoint import Endpoint, Reply
+from swiftlmctl.bench.coherence import complaint
+from swiftlmctl.bench.endpoint import Endpoint, EndpointReply
 from swiftlmctl.bench.figures import Figure
-from swiftlmctl.bench.sense import complaint
 from swiftlmctl.errors import CtlError
 
 _REPORT_S = 1.5
@@ -98,7 +98,7 @@ class Session:
         body = {"model": self.endpoint.model, "content": text}
         return len(path_free.post("/tokenize", body)["tokens"])
 
-    def repeated(self, ask: Callable[[int], Reply]) -> list[Reply]:
+    def repeated(self, ask: Callable[[int], EndpointReply]) -> list[EndpointReply]:
         """`ask(run)` for each run, after one that does not count."""
         ask(-1)
         return [ask(run) for run in range(self.runs)]
@@ -116,7 +116,7 @@ def models() -> list[m.ModelStatus]:
     return client.call(verb)
 
 
-def objection(replies: Sequence[Reply]) -> str:
+def objection(replies: Sequence[EndpointReply]) -> str:
     """Why these answers have no speed, of whatever kind; empty when they have one."""
     for reply in replies:
         if wrong := "" if reply.tool_calls else complaint(reply.text):
@@ -131,7 +131,7 @@ def refusal(error: CtlError) -> str:
     return f"refused: {error}"
 
 
-def speed(replies: Sequence[Reply]) -> Figure | str:
+def speed(replies: Sequence[EndpointReply]) -> Figure | str:
     """Decode speed, or why there is none: nonsense at full speed is no result."""
     if any(reply.num_tokens < 2 for reply in replies):
         return objection(replies) or "no speed: one token"

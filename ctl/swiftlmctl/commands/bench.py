@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swiftlmctl.options import Json, OptionalModel
+from swiftlmctl.commands.options import Json, OptionalModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +112,7 @@ def models(
     json: Json = False,
 ) -> None:
     """One table over several models."""
-    from swiftlmctl.bench import several as bench
+    from swiftlmctl.bench import models_table as bench
     from swiftlmctl.bench.report import Report
 
     wanted = [name.strip() for name in names.split(",") if name.strip()]

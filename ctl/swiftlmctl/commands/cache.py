@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from swiftlmctl.options import Json, OptionalModel
+from swiftlmctl.commands.options import Json, OptionalModel
 
 
 def register(app: typer.Typer) -> None:
@@ -18,7 +18,8 @@ def stats(model: OptionalModel = "", json: Json = False) -> None:
     """Show hits, misses and bytes; of all models without a name."""
     import json as jsonlib
 
-    from swiftlmctl import ledger, output
+    from swiftlmctl import output
+    from swiftlmctl.views import report_tables
 
     found = _control(model, clear=False)
     if json:
@@ -27,7 +28,7 @@ def stats(model: OptionalModel = "", json: Json = False) -> None:
         output.say("no model is loaded")
     for name, text in found.items() if not json else ():
         output.say(name)
-        ledger.show(jsonlib.dumps(output.plain(text)))
+        report_tables.show(jsonlib.dumps(output.plain(text)))
 
 
 def clear(model: OptionalModel = "", json: Json = False) -> None:

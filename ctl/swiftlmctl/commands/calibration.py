@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swiftlmctl.options import Json
+from swiftlmctl.commands.options import Json
 
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m
@@ -34,7 +34,8 @@ def calibrate(
 ) -> None:
     """Measure a model here; plans use the record. A request that comes ends it."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import client, ledger, progress
+    from swiftlmctl import client
+    from swiftlmctl.views import progress, report_tables
 
     async def verb(daemon: client.Daemon) -> m.OperationEvent:
         name = model or daemon.status.default_model
@@ -45,13 +46,14 @@ def calibrate(
 
     last = client.call(verb)
     if not json:
-        ledger.show(last.result)
+        report_tables.show(last.result)
 
 
 def show(model: Model = "", json: Json = False) -> None:
     """Show the records: speeds with their spread, and what was chosen."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import ledger, output
+    from swiftlmctl import output
+    from swiftlmctl.views import report_tables
 
     reply = _ask(m.CalibrationsRequest(model=model))
     if json:
@@ -59,7 +61,7 @@ def show(model: Model = "", json: Json = False) -> None:
     elif reply.records == "[]":
         output.say("nothing was measured yet; `swiftlmctl calibrate MODEL` does it now")
     else:
-        ledger.show(reply.records)
+        report_tables.show(reply.records)
 
 
 def edit(
@@ -75,14 +77,15 @@ def edit(
 ) -> None:
     """Choose by hand; holds from the next load, until the record goes."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import ledger, output
+    from swiftlmctl import output
+    from swiftlmctl.views import report_tables
 
     action = m.CalibrationsRequestAction.EDIT
     reply = _ask(m.CalibrationsRequest(model=model, action=action, choices=_numbers(choices)))
     if json:
         output.say(reply.records)
     else:
-        ledger.show(reply.records)
+        report_tables.show(reply.records)
 
 
 def clear(model: Model = "", json: Json = False) -> None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swiftlmctl.options import Json
+from swiftlmctl.commands.options import Json
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from swiftlmctl import conversation
+    from swiftlmctl.commands import chat_loop
 
 OfModel = Annotated[str, typer.Option("--model", "-m", help="Without it the default model.")]
 System = Annotated[str, typer.Option("--system", "-s", help="What the model is told first.")]
@@ -55,14 +55,15 @@ def run(
     json: Json = False,
 ) -> None:
     """Answer one prompt."""
-    from swiftlmctl import client, conversation, output
+    from swiftlmctl import client, output
+    from swiftlmctl.commands import chat_loop
 
     text = sys.stdin.read() if prompt == "-" else prompt
-    wishes = conversation.Wishes(model, system, max_tokens, temperature, seed, think)
+    wishes = chat_loop.Wishes(model, system, max_tokens, temperature, seed, think)
 
-    async def verb(daemon: client.Daemon) -> conversation.Answer:
-        talk = conversation.Conversation(daemon, wishes)
-        return await talk.ask(text, conversation.silent if json else output.write)
+    async def verb(daemon: client.Daemon) -> chat_loop.Answer:
+        talk = chat_loop.Conversation(daemon, wishes)
+        return await talk.ask(text, chat_loop.silent if json else output.write)
 
     answer = client.call(verb)
     if json:
@@ -70,7 +71,7 @@ def run(
         return
     output.say()
     if verbose:
-        output.say(conversation.summary(answer))
+        output.say(chat_loop.summary(answer))
 
 
 def chat(
@@ -83,20 +84,22 @@ def chat(
     verbose: Verbose = False,
 ) -> None:
     """Talk with a model; /help tells more, Ctrl-D leaves."""
-    from swiftlmctl import client, conversation
+    from swiftlmctl import client
+    from swiftlmctl.commands import chat_loop
 
-    wishes = conversation.Wishes(model, system, max_tokens, temperature, seed, think)
+    wishes = chat_loop.Wishes(model, system, max_tokens, temperature, seed, think)
 
     async def verb(daemon: client.Daemon) -> None:
-        await _talk(conversation.Conversation(daemon, wishes), verbose)
+        await _talk(chat_loop.Conversation(daemon, wishes), verbose)
 
     client.call(verb)
 
 
-async def _talk(talk: conversation.Conversation, verbose: bool) -> None:
+async def _talk(talk: chat_loop.Conversation, verbose: bool) -> None:
     import signal
 
-    from swiftlmctl import conversation, output
+    from swiftlmctl import output
+    from swiftlmctl.commands import chat_loop
 
     # asyncio's own handler would let the first Ctrl-C at the prompt pass unseen.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -111,7 +114,7 @@ async def _talk(talk: conversation.Conversation, verbose: bool) -> None:
             answer = await _until_interrupted(talk.ask(text, output.write))
             output.say()
             if verbose and answer is not None:
-                output.say(conversation.summary(answer))
+                output.say(chat_loop.summary(answer))
 
 
 def _typed() -> str | None:
@@ -126,8 +129,8 @@ def _typed() -> str | None:
 
 
 async def _until_interrupted(
-    asking: Coroutine[None, None, conversation.Answer],
-) -> conversation.Answer | None:
+    asking: Coroutine[None, None, chat_loop.Answer],
+) -> chat_loop.Answer | None:
     """Ctrl-C ends the answer, not the conversation."""
     import asyncio
     import signal

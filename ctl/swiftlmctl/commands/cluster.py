@@ -8,7 +8,7 @@ import typer
 
 from swiftlm_proto.exit_codes import CtlExit
 from swiftlmctl.commands.load import Context, Parallel
-from swiftlmctl.options import Json, Model
+from swiftlmctl.commands.options import Json, Model
 
 Name = Annotated[str, typer.Argument(help="A host, by the name it shall have here.")]
 Agent = Annotated[
@@ -38,7 +38,8 @@ def plan(
 ) -> None:
     """Say over how many machines a model runs, and why."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import client, clusterview, output
+    from swiftlmctl import client, output
+    from swiftlmctl.views import cluster_table
 
     options = m.LoadOptions(context=context, parallel=parallel)
 
@@ -50,13 +51,14 @@ def plan(
     if json:
         output.show_json({**output.plain(reply.plan), "problems": reply.left_out})
     else:
-        clusterview.show_plan(reply)
+        cluster_table.show_plan(reply)
 
 
 def pull(model: Model, json: Json = False) -> None:
     """Have each host fetch its share of a model; goes on if cut."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import client, output, progress
+    from swiftlmctl import client, output
+    from swiftlmctl.views import progress
 
     async def verb(daemon: client.Daemon) -> m.OperationEvent:
         events = daemon.cluster.pull(m.PullGroupRequest(model=model))
@@ -70,7 +72,8 @@ def pull(model: Model, json: Json = False) -> None:
 def add(name: Name, agent: Agent = "", ssh: Ssh = False, json: Json = False) -> None:
     """Take a host in, once nothing is wrong with it."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import client, clusterview, output
+    from swiftlmctl import client, output
+    from swiftlmctl.views import cluster_table
 
     if agent and ssh:
         raise typer.BadParameter("--agent and --ssh are two ways to one host")
@@ -86,7 +89,7 @@ def add(name: Name, agent: Agent = "", ssh: Ssh = False, json: Json = False) -> 
     if json:
         output.show_json(reply.check)
     else:
-        clusterview.show_checks([reply.check])
+        cluster_table.show_checks([reply.check])
     if reply.check.problems:
         output.warn(f"'{name}' was not added")
         raise typer.Exit(int(CtlExit.FAILED))
@@ -109,7 +112,8 @@ def remove(name: Name) -> None:
 def list_hosts(json: Json = False) -> None:
     """Name the hosts in the order of their ranks."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import client, clusterview, output
+    from swiftlmctl import client, output
+    from swiftlmctl.views import cluster_table
 
     async def verb(daemon: client.Daemon) -> m.ListHostsReply:
         return await daemon.cluster.list(m.ListHostsRequest())
@@ -118,7 +122,7 @@ def list_hosts(json: Json = False) -> None:
     if json:
         output.show_json(found)
     else:
-        clusterview.show_hosts(found)
+        cluster_table.show_hosts(found)
 
 
 def check(
@@ -127,7 +131,8 @@ def check(
 ) -> None:
     """Look at every host; 1 when one has a problem."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import client, clusterview, output
+    from swiftlmctl import client, output
+    from swiftlmctl.views import cluster_table
 
     async def verb(daemon: client.Daemon) -> m.CheckHostsReply:
         return await daemon.cluster.check(m.CheckHostsRequest(model=model))
@@ -137,6 +142,6 @@ def check(
     if json:
         output.show_json({"hosts": reply.checks})
     else:
-        clusterview.show_checks(reply.checks)
+        cluster_table.show_checks(reply.checks)
     if any(found.problems for found in reply.checks):
         raise typer.Exit(int(CtlExit.FAILED))

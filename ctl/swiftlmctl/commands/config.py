@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swiftlmctl.options import Json
+from swiftlmctl.commands.options import Json
 
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m
@@ -34,10 +34,11 @@ def show(
     json: Json = False,
 ) -> None:
     """Show all options, or those of one table."""
-    from swiftlmctl import configuration, output
+    from swiftlmctl import output
+    from swiftlmctl.commands import config_file
     from swiftlmctl.errors import CtlError
 
-    reply = configuration.read("")
+    reply = config_file.read("")
     entries = [
         entry for entry in reply.entries if entry.key.startswith(f"{table}." if table else "")
     ]
@@ -55,10 +56,11 @@ def show(
 
 def get(key: Key, json: Json = False) -> None:
     """Show one option's value."""
-    from swiftlmctl import configuration, output
+    from swiftlmctl import output
+    from swiftlmctl.commands import config_file
     from swiftlmctl.errors import CtlError
 
-    entries = [entry for entry in configuration.read(key).entries if entry.key == key]
+    entries = [entry for entry in config_file.read(key).entries if entry.key == key]
     if not entries:
         raise CtlError(f"no option {key!r}", hint="`swiftlmctl config show`")
     if json:
@@ -73,16 +75,16 @@ def set_value(
     json: Json = False,
 ) -> None:
     """Set one option in the file; comments survive."""
-    from swiftlmctl import configuration
+    from swiftlmctl.commands import config_file
 
-    _report(configuration.write(key, value), key, json)
+    _report(config_file.write(key, value), key, json)
 
 
 def unset(key: Key, json: Json = False) -> None:
     """Take one option out of the file; its default counts again."""
-    from swiftlmctl import configuration
+    from swiftlmctl.commands import config_file
 
-    _report(configuration.write(key, None), key, json)
+    _report(config_file.write(key, None), key, json)
 
 
 def _report(reply: m.ConfigReply, key: str, json: bool) -> None:
@@ -129,9 +131,10 @@ def edit() -> None:
 
 
 def _take_over() -> None:
-    from swiftlmctl import configuration, output
+    from swiftlmctl import output
+    from swiftlmctl.commands import config_file
 
-    reply = configuration.reload()
+    reply = config_file.reload()
     if reply is None:
         output.say("swiftlmd is not running; it reads the file when it starts")
     elif not reply.entries:
@@ -143,6 +146,7 @@ def _take_over() -> None:
 
 def validate() -> None:
     """Check the file without starting anything."""
-    from swiftlmctl import configuration, output
+    from swiftlmctl import output
+    from swiftlmctl.commands import config_file
 
-    output.say(configuration.validate())
+    output.say(config_file.validate())

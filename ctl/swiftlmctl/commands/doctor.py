@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swiftlm_proto.exit_codes import CtlExit
-from swiftlmctl.options import Json
+from swiftlmctl.commands.options import Json
 
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m
@@ -25,9 +25,10 @@ def register(app: typer.Typer) -> None:
 
 def doctor(mac: Mac = False, json: Json = False) -> None:
     """Check the installation; 1 when something fails."""
-    from swiftlmctl import examination, mac_checks, output
+    from swiftlmctl import output
+    from swiftlmctl.doctor import checks, mac_checks
 
-    found = examination.all_checks()
+    found = checks.all_checks()
     if json:
         waiting = mac_checks.CHECKS if mac else ()
         output.show_json({"checks": output.plain(found), "mac": output.plain(waiting)})

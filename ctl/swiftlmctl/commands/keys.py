@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from swiftlmctl.options import Json
+from swiftlmctl.commands.options import Json
 
 Name = Annotated[str, typer.Argument(help="What the key is for: a device, a program.")]
 

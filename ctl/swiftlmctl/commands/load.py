@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swiftlmctl.options import Force, Json, Model, layers
+from swiftlmctl.commands.options import Force, Json, Model, layers
 
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m
@@ -122,7 +122,9 @@ def load(
 ) -> None:
     """Load a model into memory and wait until it answers."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import client, durations, output, progress
+    from swiftlmctl import client, output
+    from swiftlmctl.commands import durations
+    from swiftlmctl.views import progress
 
     options = m.LoadOptions(
         context=context,
@@ -232,7 +234,8 @@ def plan(
 ) -> None:
     """Show what a model would take, before anything is loaded."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import client, ledger, output
+    from swiftlmctl import client, output
+    from swiftlmctl.views import report_tables
 
     options = m.LoadOptions(
         context=context,
@@ -255,13 +258,14 @@ def plan(
     if json:
         output.say(reply.plan)
     else:
-        ledger.show(reply.plan)
+        report_tables.show(reply.plan)
 
 
 def mem(json: Json = False) -> None:
     """Show every byte the service holds or has promised."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import client, ledger, output
+    from swiftlmctl import client, output
+    from swiftlmctl.views import report_tables
 
     async def verb(daemon: client.Daemon) -> m.MemoryReply:
         return await daemon.admin.memory(m.MemoryRequest())
@@ -270,4 +274,4 @@ def mem(json: Json = False) -> None:
     if json:
         output.say(reply.ledger)
     else:
-        ledger.show(reply.ledger)
+        report_tables.show(reply.ledger)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swiftlm_proto.exit_codes import CtlExit
-from swiftlmctl.options import Json
+from swiftlmctl.commands.options import Json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from swiftlmctl.logfiles import Follower, Record, Wanted
+    from swiftlmctl.commands.log_reader import Follower, LogRecord, Wanted
 
 _POLL_S = 0.2
 
@@ -41,18 +41,18 @@ def logs(
 ) -> None:
     """Show the daemon's log, also when it is down."""
     from swiftlm_proto.paths import locate
-    from swiftlmctl import logfiles
+    from swiftlmctl.commands import log_reader
     from swiftlmctl.service.job import STDERR_LOG
 
-    wanted = logfiles.Wanted(_level(level), _since(since), request)
+    wanted = log_reader.Wanted(_level(level), _since(since), request)
     folder = locate().logs
     names = (STDERR_LOG,) if stderr else ("swiftlmd.log", "access.log")
     paths = [folder / name for name in names]
     if not any(path.exists() for path in paths) and not follow:
         _without_files(paths, wanted, lines, json)
         return
-    followers = [logfiles.Follower(path) for path in paths] if follow else []
-    for record in logfiles.last(paths, wanted, lines):
+    followers = [log_reader.Follower(path) for path in paths] if follow else []
+    for record in log_reader.last(paths, wanted, lines):
         _show(record, json)
     if follow:
         _follow(followers, wanted, json)
@@ -75,7 +75,7 @@ def _follow(followers: list[Follower], wanted: Wanted, json: bool) -> None:
             follower.close()
 
 
-def _show(record: Record, json: bool) -> None:
+def _show(record: LogRecord, json: bool) -> None:
     from swiftlmctl import output
 
     if json:
@@ -111,10 +111,10 @@ def _without_files(paths: list[Path], wanted: Wanted, lines: int, json: bool) ->
 
 
 def _level(text: str) -> str:
-    from swiftlmctl import logfiles
+    from swiftlmctl.commands import log_reader
     from swiftlmctl.errors import CtlError
 
-    name = logfiles.level_named(text)
+    name = log_reader.level_named(text)
     if text and not name:
         raise CtlError(
             f"no level {text!r}; there are debug, info, warning, error", code=CtlExit.USAGE
@@ -127,7 +127,7 @@ def _since(text: str) -> float:
     import datetime
     import time
 
-    from swiftlmctl.durations import seconds
+    from swiftlmctl.commands.durations import seconds
 
     if not text:
         return 0.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swiftlmctl.commands import store
-from swiftlmctl.options import Json, Model
+from swiftlmctl.commands.options import Json, Model
 
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m
@@ -33,7 +33,8 @@ def models(context: typer.Context, json: Json = False) -> None:
 
 def list_models(json: Json = False) -> None:
     """List the models on this machine, with how each would run here."""
-    from swiftlmctl import modelview, output
+    from swiftlmctl import output
+    from swiftlmctl.views import model_table
 
     found, daemon = _listed()
     if json:
@@ -42,7 +43,7 @@ def list_models(json: Json = False) -> None:
             [{**output.plain(x), "fit": output.plain(fits.get(x.model))} for x in found]
         )
     elif found:
-        output.show_table(modelview.listed_table(found, _fits(), daemon))
+        output.show_table(model_table.listed_table(found, _fits(), daemon))
     else:
         output.say("no models here yet; `swiftlmctl pull smollm2-135m` fetches a small one")
 
@@ -76,8 +77,9 @@ def show(model: Model, json: Json = False) -> None:
     """Show everything known about one model."""
     import json as jsonlib
 
-    from swiftlmctl import ledger, modelview, output
+    from swiftlmctl import output
     from swiftlmctl.errors import CtlError
+    from swiftlmctl.views import model_table, report_tables
 
     found, _ = _listed()
     match = [status for status in found if status.model == model]
@@ -90,7 +92,7 @@ def show(model: Model, json: Json = False) -> None:
     if json:
         output.show_json({**output.plain(match[0]), "fit": output.plain(fit)})
     else:
-        ledger.show(jsonlib.dumps(modelview.facts(match[0], fit)))
+        report_tables.show(jsonlib.dumps(model_table.facts(match[0], fit)))
 
 
 def rm(
@@ -153,7 +155,8 @@ def pull(
 ) -> None:
     """Fetch a model: built-in, from the hub, or a folder."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import client, output, progress
+    from swiftlmctl import client, output
+    from swiftlmctl.views import progress
 
     if model.startswith(("/", "./", "../", "~")):
         model = store.absolute(Path(model))

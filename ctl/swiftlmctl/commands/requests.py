@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swiftlmctl.options import Json
+from swiftlmctl.commands.options import Json
 
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swiftlmctl.options import Json
+from swiftlmctl.commands.options import Json
 
 if TYPE_CHECKING:
     from swiftlm_proto.paths import Paths
@@ -41,11 +41,11 @@ def register(app: typer.Typer) -> None:
 
 def start(wait: Wait = _READY_S) -> None:
     """Start the daemon, also one that gave up."""
-    from swiftlmctl import readiness
+    from swiftlmctl.commands import wait_ready
 
     paths, manager = _here()
     paths.fatal_file.unlink(missing_ok=True)
-    said = readiness.said_so_far(paths)
+    said = wait_ready.said_so_far(paths)
     manager.start()
     _report_ready(paths, manager, wait, said)
 
@@ -61,11 +61,11 @@ def stop() -> None:
 
 def restart(force: Kill = False, wait: Wait = _READY_S) -> None:
     """Stop the daemon gracefully and start it again."""
-    from swiftlmctl import readiness
+    from swiftlmctl.commands import wait_ready
 
     paths, manager = _here()
     paths.fatal_file.unlink(missing_ok=True)
-    said = readiness.said_so_far(paths)
+    said = wait_ready.said_so_far(paths)
     manager.restart(force=force)
     _report_ready(paths, manager, wait, said)
 
@@ -121,18 +121,19 @@ def disable() -> None:
 def service_status(json: Json = False) -> None:
     """Show what the supervisor knows: pid, runs, last exit."""
     from swiftlm_proto.exit_codes import CtlExit
-    from swiftlmctl import absence, ledger, output
-    from swiftlmctl.service import Phase
+    from swiftlmctl import output
+    from swiftlmctl.service import Phase, not_running
+    from swiftlmctl.views import report_tables
 
     paths, manager = _here()
     state = manager.state()
-    fatal = absence.fatal_reason(paths)
+    fatal = not_running.fatal_reason(paths)
     if json:
         output.show_json({**output.plain(state), "fatal": fatal or None})
     else:
         for name, value in output.plain(state).items():
             if value is False or value:
-                output.say(f"{ledger.title(name)}: {ledger.cell(name, value)}")
+                output.say(f"{report_tables.title(name)}: {report_tables.cell(name, value)}")
         if fatal:
             output.say(f"gave up: {fatal}")
     codes = {
@@ -155,12 +156,13 @@ def _here() -> tuple[Paths, ServiceManager]:
 
 
 def _report_ready(paths: Paths, manager: ServiceManager, wait_s: float, said: int) -> None:
-    from swiftlmctl import output, readiness
+    from swiftlmctl import output
+    from swiftlmctl.commands import wait_ready
 
     if wait_s == 0:
         output.say("swiftlmd is starting")
         return
-    status = readiness.wait(paths, manager, wait_s, said)
+    status = wait_ready.wait(paths, manager, wait_s, said)
     output.say(
         f"swiftlmd {status.version} is ready at http://{status.http_address} (pid {status.pid})"
     )

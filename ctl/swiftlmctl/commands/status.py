@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swiftlm_proto.exit_codes import CtlExit
-from swiftlmctl.options import Json
+from swiftlmctl.commands.options import Json
 
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m
@@ -26,9 +26,10 @@ def register(app: typer.Typer) -> None:
 def status(watch: Watch = False, interval: Interval = 1.0, json: Json = False) -> None:
     """Show the daemon, its models, memory and speed."""
     from swiftlm_proto.paths import locate
-    from swiftlmctl import client, output, statusview
+    from swiftlmctl import client, output
     from swiftlmctl.errors import CtlError
     from swiftlmctl.service import choose
+    from swiftlmctl.views import status_table
 
     if watch:
         _watch(interval, json)
@@ -47,7 +48,7 @@ def status(watch: Watch = False, interval: Interval = 1.0, json: Json = False) -
     if json:
         output.show_json({**output.plain(running), "service": output.plain(service)})
     else:
-        for part in statusview.lines(running, service):
+        for part in status_table.lines(running, service):
             output.say(part)
 
 
@@ -66,13 +67,13 @@ _STATES = {
 
 def _show_absent(paths: Any, error: Any, json: bool) -> None:
     from swiftlm_proto.version import version
-    from swiftlmctl import absence, output
-    from swiftlmctl.service import choose
+    from swiftlmctl import output
+    from swiftlmctl.service import choose, not_running
 
     if not json:
         output.say(error.text())
         return
-    fatal = absence.fatal_reason(paths)
+    fatal = not_running.fatal_reason(paths)
     output.show_json(
         {
             "state": "fatal" if fatal else _STATES.get(error.code, "failed"),
@@ -86,7 +87,8 @@ def _show_absent(paths: Any, error: Any, json: bool) -> None:
 
 def _watch(interval: float, json: bool) -> None:
     from swiftlm_proto import messages as m
-    from swiftlmctl import client, output, statusview
+    from swiftlmctl import client, output
+    from swiftlmctl.views import status_table
 
     async def verb(daemon: client.Daemon) -> None:
         stream = daemon.admin.watch_status(m.WatchStatusRequest(interval_s=interval))
@@ -94,9 +96,9 @@ def _watch(interval: float, json: bool) -> None:
             async for news in stream:
                 output.show_json_line(news)
         elif output.on_terminal():
-            await statusview.live(stream)
+            await status_table.live(stream)
         else:
             async for news in stream:
-                output.say(statusview.one_line(news))
+                output.say(status_table.one_line(news))
 
     client.call(verb)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swiftlmctl.options import Json, Model
+from swiftlmctl.commands.options import Json, Model
 
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m
@@ -65,7 +65,8 @@ def search(
 ) -> None:
     """Find models on the hub, with what each would be on this machine."""
     from swiftlm_proto import messages as m
-    from swiftlmctl import client, modelview, output
+    from swiftlmctl import client, output
+    from swiftlmctl.views import model_table
 
     request = m.SearchModelsRequest(text=text, limit=limit, fits=fits, refresh=refresh)
 
@@ -77,7 +78,7 @@ def search(
     if json:
         output.show_json(reply.models)
     elif reply.models:
-        output.show_table(modelview.offers_table(reply.models))
+        output.show_table(model_table.offers_table(reply.models))
     else:
         output.say("nothing found" + (" that fits; leave --fits away to see all" if fits else ""))
 
@@ -163,7 +164,8 @@ def _operation(
     start: Callable[[client.Daemon], AsyncIterator[m.OperationEvent]], title: str, json: bool
 ) -> None:
     """Follows it to the end and says what came of it."""
-    from swiftlmctl import client, output, progress
+    from swiftlmctl import client, output
+    from swiftlmctl.views import progress
 
     async def verb(daemon: client.Daemon) -> m.OperationEvent:
         return await progress.follow(start(daemon), title, json=json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from swiftlmctl.options import Json
+from swiftlmctl.commands.options import Json
 
 
 def register(app: typer.Typer) -> None:

@@ -17,7 +17,7 @@ from swiftlmctl.errors import CtlError
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class UndoRecord:
     file: str
     backup: str  # "" = there was no file
     digest: str  # of what was written
@@ -36,7 +36,7 @@ class UndoLedger:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, text)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        record = Record(str(path), backup, _digest(text))
+        record = UndoRecord(str(path), backup, _digest(text))
         self._file(client).write_text(json.dumps(asdict(record)), encoding="utf-8")
         return Path(backup) if backup else None
 
@@ -71,9 +71,9 @@ class UndoLedger:
         shutil.copy2(path, backup)
         return str(backup)
 
-    def _record(self, client: str) -> Record | None:
+    def _record(self, client: str) -> UndoRecord | None:
         try:
-            return Record(**json.loads(self._file(client).read_text(encoding="utf-8")))
+            return UndoRecord(**json.loads(self._file(client).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
 

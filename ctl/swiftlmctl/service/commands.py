@@ -13,7 +13,7 @@ _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class CommandReply:
     code: int
     out: str
     err: str
@@ -24,10 +24,10 @@ class Reply:
         return " ".join((self.err.strip() or self.out.strip()).split()) or f"exit code {self.code}"
 
 
-Run = Callable[[Sequence[str]], Reply]
+Run = Callable[[Sequence[str]], CommandReply]
 
 
-def run(arguments: Sequence[str]) -> Reply:
+def run(arguments: Sequence[str]) -> CommandReply:
     try:
         done = subprocess.run(
             arguments,
@@ -44,4 +44,4 @@ def run(arguments: Sequence[str]) -> Reply:
         raise CtlError(
             f"`{' '.join(arguments)}` did not return in {_TIMEOUT_S:.0f} s", code=CtlExit.TIMEOUT
         ) from e
-    return Reply(done.returncode, done.stdout, done.stderr)
+    return CommandReply(done.returncode, done.stdout, done.stderr)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
-from swiftlmctl.service.commands import Reply, Run, run
+from swiftlmctl.service.commands import CommandReply, Run, run
 
 
 class Code(IntEnum):
@@ -84,25 +84,25 @@ class Launchctl:
         self._run = run
         self._program = program or _program()
 
-    def enable(self, target: str) -> Reply:
+    def enable(self, target: str) -> CommandReply:
         return self._verb("enable", target)
 
-    def disable(self, target: str) -> Reply:
+    def disable(self, target: str) -> CommandReply:
         return self._verb("disable", target)
 
-    def bootstrap(self, domain: str, plist: Path) -> Reply:
+    def bootstrap(self, domain: str, plist: Path) -> CommandReply:
         return self._verb("bootstrap", domain, str(plist))
 
-    def bootout(self, target: str) -> Reply:
+    def bootout(self, target: str) -> CommandReply:
         # Without a label this would log the user out.
         if target.count("/") != 2:
             raise ValueError(f"not a service target: {target!r}")
         return self._verb("bootout", target)
 
-    def kickstart(self, target: str, *, kill: bool = False) -> Reply:
+    def kickstart(self, target: str, *, kill: bool = False) -> CommandReply:
         return self._verb("kickstart", *(["-k"] if kill else []), target)
 
-    def kill(self, signal: str, target: str) -> Reply:
+    def kill(self, signal: str, target: str) -> CommandReply:
         return self._verb("kill", signal, target)
 
     def print(self, target: str) -> Printed | None:
@@ -121,7 +121,7 @@ class Launchctl:
         reply = self._verb("print-disabled", domain)
         return re.search(rf'"{re.escape(label)}" => (disabled|true)\b', reply.out) is not None
 
-    def _verb(self, *words: str) -> Reply:
+    def _verb(self, *words: str) -> CommandReply:
         return self._run([self._program, *words])
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from swiftlm_proto.exit_codes import CtlExit
 from swiftlmctl.errors import CtlError
 from swiftlmctl.service.base import EXIT_GRACE_S, EXIT_TIMEOUT_S, Clock, Phase, ServiceState
-from swiftlmctl.service.commands import Reply
+from swiftlmctl.service.commands import CommandReply
 from swiftlmctl.service.files import write_if_changed
 from swiftlmctl.service.job import LABEL, STDERR_LOG, Job
 from swiftlmctl.service.launchctl import Code, Launchctl, Printed
@@ -176,7 +176,7 @@ class LaunchdAgent:
             pause_s = min(pause_s * 1.5, 2.0)
         raise self._refused(reply)
 
-    def _refused(self, reply: Reply) -> CtlError:
+    def _refused(self, reply: CommandReply) -> CtlError:
         hints = {
             Code.WRONG_DOMAIN: "log in at the screen or over SSH as this user, then try again",
             Code.NO_DOMAIN: "log in at the screen or over SSH as this user, then try again",
@@ -269,7 +269,7 @@ class LaunchdAgent:
         live = printed.exit_timeout_s if printed is not None else 0
         return (live or EXIT_TIMEOUT_S) + EXIT_GRACE_S
 
-    def _expect(self, reply: Reply, verb: str) -> None:
+    def _expect(self, reply: CommandReply, verb: str) -> None:
         if reply.code != Code.OK:
             raise CtlError(f"launchctl {verb} {self._target}: {reply.words}")
 

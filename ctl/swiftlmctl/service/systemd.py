@@ -7,7 +7,7 @@ from pathlib import Path
 from swiftlm_proto.exit_codes import CtlExit
 from swiftlmctl.errors import CtlError
 from swiftlmctl.service.base import Phase, ServiceState
-from swiftlmctl.service.commands import Reply, Run, run
+from swiftlmctl.service.commands import CommandReply, Run, run
 from swiftlmctl.service.files import write_if_changed
 from swiftlmctl.service.job import SOCKET_UNIT, UNIT, Job
 from swiftlmctl.service.unit import socket_text, unit_text
@@ -129,7 +129,7 @@ class SystemdUnit:
         lines = (line.partition("=") for line in reply.out.splitlines())
         return {name: value for name, equals, value in lines if equals}
 
-    def _systemctl(self, *words: str) -> Reply:
+    def _systemctl(self, *words: str) -> CommandReply:
         return self._run(["systemctl", "--user", *words])
 
     def _expect(self, *words: str) -> None:

@@ -8,12 +8,12 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from swiftlm_proto.exit_codes import CtlExit
-from swiftlmctl.bench import compare, context, picture, quality, texts
-from swiftlmctl.bench.endpoint import Endpoint, Refused, Reply, _collect
+from swiftlmctl.bench import bar_chart, compare, context, quality, texts
+from swiftlmctl.bench.coherence import complaint
+from swiftlmctl.bench.endpoint import Endpoint, EndpointReply, Refused, _collect
+from swiftlmctl.bench.estimate import Ask, Probe, Speed, duration
 from swiftlmctl.bench.figures import Figure, ratio
-from swiftlmctl.bench.outlook import Ask, Probe, Speed, duration
 from swiftlmctl.bench.report import Report, save
-from swiftlmctl.bench.sense import complaint
 from swiftlmctl.bench.session import Session, objection, speed
 from swiftlmctl.commands.bench import _measure
 from swiftlmctl.errors import CtlError
@@ -28,8 +28,8 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-def reply(text: str, num_tokens: int = 11) -> Reply:
-    return Reply(text, 1.0, 2.0, num_tokens, 100, 0)
+def reply(text: str, num_tokens: int = 11) -> EndpointReply:
+    return EndpointReply(text, 1.0, 2.0, num_tokens, 100, 0)
 
 
 @pytest.mark.parametrize(
@@ -189,11 +189,13 @@ def test_a_prompt_too_long_for_a_server_is_a_row_and_the_others_are_compared(mon
 def test_one_token_has_no_speed_and_nonsense_has_no_times():
     assert speed([reply("Yes", num_tokens=1)]) == "no speed: one token"
     assert objection([reply(STORY), reply(" ")]) == "no speed: nothing but whitespace"
-    assert objection([Reply("", 1.0, 2.0, 9, 9, 0, ({"name": "look"},))]) == ""
+    assert objection([EndpointReply("", 1.0, 2.0, 9, 9, 0, ({"name": "look"},))]) == ""
 
 
 def test_a_picture_marks_what_is_ours_and_stands_on_white():
-    text = picture.bars("speed <tok/s>", {"us": Figure((2.0,)), "them": Figure((1.0, 3.0))}, ["us"])
+    text = bar_chart.bars(
+        "speed <tok/s>", {"us": Figure((2.0,)), "them": Figure((1.0, 3.0))}, ["us"]
+    )
     assert "speed &lt;tok/s&gt;" in text
     fills = [node.get("fill") for node in ElementTree.fromstring(text).iter() if "rect" in node.tag]
     assert fills[0] == "#fff"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from swiftlm_proto import messages as m
-from swiftlmctl import clusterview
+from swiftlmctl.views import cluster_table
 
 SPEED = {
     "prefill_tokens_s": [100.0, 250.5],
@@ -46,7 +46,7 @@ def plan(**fields: Any) -> m.PlanGroupReply:
 def test_a_plan_says_how_many_hosts_what_each_holds_and_that_speeds_are_predicted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    clusterview.show_plan(plan())
+    cluster_table.show_plan(plan())
     said = capsys.readouterr().out
     assert "qwen: needs 2 hosts, pipeline parallel" in said
     assert "why: this machine alone is too small" in said
@@ -60,14 +60,14 @@ def test_a_plan_says_how_many_hosts_what_each_holds_and_that_speeds_are_predicte
     assert "10 to 20.2" in rows["pipeline, 2 hosts"]
     assert "predictions" in said
     assert 'to split it: `cluster = true` below [model."qwen"] in config.toml' in said
-    clusterview.show_plan(plan(spread=True))
+    cluster_table.show_plan(plan(spread=True))
     assert "to split it" not in capsys.readouterr().out
 
 
 def test_a_plan_for_one_machine_names_no_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     alone = {"strategy": "resident", "summary": "", "prediction": SPEED}
     reply = plan(verdict="one", hosts_needed=1, split=None, ranks=[], ways=[], alone=alone)
-    clusterview.show_plan(reply)
+    cluster_table.show_plan(reply)
     said = capsys.readouterr().out
     assert "qwen: fits on this machine" in said
     assert "RANK" not in said
@@ -78,7 +78,7 @@ def test_each_problem_stands_beside_its_host_and_what_mends_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     link = m.LinkMeasure(7, 1.1e9, 1.2e9, 1.3e9, 1e-5, 2e-5, 3e-5)
-    clusterview.show_checks(
+    cluster_table.show_checks(
         [
             m.HostCheck(host=m.ClusterHost("a", 0), version="1.2", mlx_version="0.32", link=link),
             m.HostCheck(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swiftlmctl.durations import NEVER, keep_alive
+from swiftlmctl.commands.durations import NEVER, keep_alive
 from swiftlmctl.errors import CtlError
 
 

@@ -3,13 +3,13 @@
 import json
 
 from swiftlm_proto import messages as m
-from swiftlmctl import statusview
+from swiftlmctl.views import status_table
 
 
 def notes(kv: str, layers: list[str], stats: m.EngineStats | None = None) -> str:
     loaded = m.LoadedModel(model="m", kv=kv, kv_report=json.dumps({"layers": layers}))
     status = m.ModelStatus(model="m", state=m.ModelStatusState.READY, loaded=loaded, stats=stats)
-    return statusview.model_table([status]).rows[0][-1]
+    return status_table.model_table([status]).rows[0][-1]
 
 
 def test_format_in_all_layers_is_named_alone():
@@ -30,4 +30,4 @@ def test_running_sequences_show_their_real_bytes_and_compressed_tokens():
 def test_engine_that_reports_nothing_per_layer_is_shown_too():
     loaded = m.LoadedModel(model="m", kv="fp16")
     status = m.ModelStatus(model="m", loaded=loaded)
-    assert statusview.model_table([status]).rows[0][-1] == "kv fp16"
+    assert status_table.model_table([status]).rows[0][-1] == "kv fp16"

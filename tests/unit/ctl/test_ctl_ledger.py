@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from swiftlmctl import ledger
+from swiftlmctl.views import report_tables
 
 REPORT = {
     "context": 131072,
@@ -19,7 +19,7 @@ REPORT = {
 
 
 def test_a_report_shows_units_ranges_and_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    ledger.show(json.dumps(REPORT))
+    report_tables.show(json.dumps(REPORT))
     assert capsys.readouterr().out.splitlines() == [
         "context    131,072",
         "needed     3.4 GB",
@@ -37,9 +37,9 @@ def test_a_report_shows_units_ranges_and_tables(capsys: pytest.CaptureFixture[st
 
 
 def test_equal_items_in_a_row_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    ledger.show(json.dumps({"layers": ["k4v3", "k4v3", "k4v3", "fp16", "k4v3"]}))
+    report_tables.show(json.dumps({"layers": ["k4v3", "k4v3", "k4v3", "fp16", "k4v3"]}))
     assert capsys.readouterr().out.splitlines() == ["layers", "  k4v3 x 3", "  fp16", "  k4v3"]
 
 
 def test_the_number_of_a_process_is_no_quantity() -> None:
-    assert ledger.cell("pid", 18717) == "18717"
+    assert report_tables.cell("pid", 18717) == "18717"

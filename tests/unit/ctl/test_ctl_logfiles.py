@@ -7,7 +7,7 @@ import logging.handlers
 import os
 from pathlib import Path
 
-from swiftlmctl.logfiles import Follower, Wanted, last, parse, records
+from swiftlmctl.commands.log_reader import Follower, Wanted, last, parse, records
 
 LINES = """\
 2026-11-28T09:30:00.000Z info swiftlmd.daemon ready

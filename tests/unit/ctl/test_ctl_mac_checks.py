@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from swiftlmctl.mac_checks import CHECKS, page
+from swiftlmctl.doctor.mac_checks import CHECKS, page
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "mac-checklist.md"
 

@@ -27,7 +27,7 @@ _TAIL_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LogRecord:
     time: float  # seconds since the epoch; 0 = the line carries none
     level: str
     text: str  # the whole record, as it stands in the file
@@ -51,7 +51,7 @@ class Wanted:
     since: float = 0.0
     request: str = ""
 
-    def matches(self, record: Record) -> bool:
+    def matches(self, record: LogRecord) -> bool:
         if self.since and record.time < self.since:
             return False
         if self.request and self.request not in record.text:
@@ -77,9 +77,9 @@ def rotated(path: Path) -> list[Path]:
     return [p for p in (*old, path) if p.exists()]
 
 
-def last(paths: Iterable[Path], wanted: Wanted, count: int) -> list[Record]:
+def last(paths: Iterable[Path], wanted: Wanted, count: int) -> list[LogRecord]:
     """The newest `count` records that match, of all files together, oldest first."""
-    found: list[Record] = []
+    found: list[LogRecord] = []
     for path in paths:
         for part in rotated(path):
             found += [r for r in _read(part, path.name) if wanted.matches(r)]
@@ -87,7 +87,7 @@ def last(paths: Iterable[Path], wanted: Wanted, count: int) -> list[Record]:
     return found[-count:] if count else found
 
 
-def _read(path: Path, name: str) -> Iterator[Record]:
+def _read(path: Path, name: str) -> Iterator[LogRecord]:
     try:
         with open(path, "rb") as file:
             size = file.seek(0, 2)
@@ -99,7 +99,7 @@ def _read(path: Path, name: str) -> Iterator[Record]:
     yield from records(lines[1:] if size > _TAIL_BYTES else lines, name)
 
 
-def records(lines: Iterable[str], name: str) -> Iterator[Record]:
+def records(lines: Iterable[str], name: str) -> Iterator[LogRecord]:
     held: list[str] = []
     for line in lines:
         if held and (line.startswith("{") or _STAMP.match(line)):
@@ -110,16 +110,16 @@ def records(lines: Iterable[str], name: str) -> Iterator[Record]:
         yield parse("\n".join(held), name)
 
 
-def parse(text: str, name: str) -> Record:
+def parse(text: str, name: str) -> LogRecord:
     if text.startswith("{"):
         match = _STAMP.match(f"{_fields(text).get('time', '')} ")
-        return Record(_seconds(match) if match else 0.0, "", text, name)
+        return LogRecord(_seconds(match) if match else 0.0, "", text, name)
     match = _STAMP.match(text)
     if match is None:
-        return Record(0.0, "", text, name)
+        return LogRecord(0.0, "", text, name)
     words = text[match.end() :].split(maxsplit=3)[:3]
     named = (level_named(word.strip("[]:")) for word in words)
-    return Record(_seconds(match), next((n for n in named if n), ""), text, name)
+    return LogRecord(_seconds(match), next((n for n in named if n), ""), text, name)
 
 
 def _fields(text: str) -> dict[str, object]:
@@ -146,7 +146,7 @@ class Follower:
         if self._file is not None:
             self._file.seek(0, 2)
 
-    def poll(self) -> list[Record]:
+    def poll(self) -> list[LogRecord]:
         lines = self._lines()
         if self._rotated():
             lines += self._lines()  # what came between the first reading and the renaming

@@ -11,9 +11,9 @@ from pathlib import Path
 from swiftlm_proto import messages as m
 from swiftlm_proto.exit_codes import CtlExit
 from swiftlm_proto.paths import Paths, locate
-from swiftlmctl import absence, client
+from swiftlmctl import client
 from swiftlmctl.errors import CtlError
-from swiftlmctl.service import Phase, ServiceManager, ServiceState, choose
+from swiftlmctl.service import Phase, ServiceManager, ServiceState, choose, not_running
 from swiftlmctl.service.job import STDERR_LOG, Job, job_for
 
 _BIG_LOG_BYTES = 200_000_000
@@ -149,7 +149,7 @@ def _logs(paths: Paths) -> m.DoctorCheck:
 
 
 def _fatal(paths: Paths) -> m.DoctorCheck:
-    reason = absence.fatal_reason(paths)
+    reason = not_running.fatal_reason(paths)
     if reason:
         return _check("last words", "fail", f"the daemon gave up: {reason}", "swiftlmctl start")
     return _check("last words", "pass", "no record of a daemon that gave up")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from swiftlm_proto.exit_codes import CtlExit
 from swiftlm_proto.paths import Paths
-from swiftlmctl import absence, client
+from swiftlmctl import client
 from swiftlmctl.errors import CtlError
-from swiftlmctl.service import Phase, ServiceManager
+from swiftlmctl.service import Phase, ServiceManager, not_running
 from swiftlmctl.service.job import STDERR_LOG
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def wait(paths: Paths, manager: ServiceManager, wait_s: float, said: int) -> m.D
 
 def _refuse_dead(paths: Paths, manager: ServiceManager, said: int) -> None:
     state = manager.state()
-    stopped = state.phase in (Phase.STOPPED, Phase.FAILED) or bool(absence.fatal_reason(paths))
+    stopped = state.phase in (Phase.STOPPED, Phase.FAILED) or bool(not_running.fatal_reason(paths))
     if stopped and not state.pid:
-        error = absence.from_state(paths, state)
+        error = not_running.from_state(paths, state)
         raise CtlError(
             f"{error.message}\n{last_words(paths, said)}".rstrip(),
             hint=error.hint,

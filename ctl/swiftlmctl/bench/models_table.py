@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from swiftlm_proto import messages as m
 from swiftlmctl.bench import texts
-from swiftlmctl.bench.endpoint import Endpoint, Reply
+from swiftlmctl.bench.endpoint import Endpoint, EndpointReply
+from swiftlmctl.bench.estimate import Ask, announce
 from swiftlmctl.bench.figures import Figure
-from swiftlmctl.bench.outlook import Ask, announce
 from swiftlmctl.bench.report import Report
 from swiftlmctl.bench.session import Session, models, objection, refusal, seconds, speed, tell
 from swiftlmctl.errors import CtlError
@@ -33,7 +33,7 @@ def default_names() -> list[str]:
 
 
 def _row(report: Report, session: Session, name: str) -> None:
-    def ask(run: int) -> Reply:
+    def ask(run: int) -> EndpointReply:
         tell(f"{name}, run {run + 1} of {session.runs}")
         question = f"{texts.prose(_PROMPT_SENTENCES, run)}\n\nWrite a short story about this."
         messages = [{"role": "user", "content": question}]
