@@ -63,7 +63,7 @@ bench-kv: setup
 	$(FAST) $(PYTHON) bench/kv_quality.py
 
 bench-stream: setup
-	$(FAST) PYTHONPATH=engine:proto:daemon:tests $(PYTHON) -m bench.streaming
+	$(FAST) PYTHONPATH=engine:proto:daemon:tests/support $(PYTHON) -m bench.streaming
 
 # Those of the web page in docs/img, of a scripted machine; the plots there name their own commands.
 pictures: setup

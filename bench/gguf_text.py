@@ -164,7 +164,7 @@ def write_dense(source: Path, target: Path) -> None:
 
 
 def _random_files(place: Path) -> dict[str, Path]:
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
     from tiny_gguf import write_gguf
     from tiny_models import make_model
 

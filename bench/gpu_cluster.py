@@ -33,7 +33,7 @@ from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = [str(ROOT / room) for room in ("proto", "engine", "daemon", "tests")]
+ROOMS = [str(ROOT / room) for room in ("proto", "engine", "daemon", "tests/support")]
 sys.path[:0] = [str(ROOT), *ROOMS]
 # Multicast over NVLink is not to be had in every container; the same for everybody here.
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")

@@ -63,7 +63,7 @@ def _random_llama(name: str, **config: int) -> Path:
     folder = CACHE / "models" / name
     if not (folder / "config.json").exists():
         make = f"import tiny_models as t; t.make_model('llama', {str(folder)!r}, **{config!r})"
-        environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+        environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "support")}
         subprocess.run([sys.executable, "-c", make], env=environ, check=True)
     return folder
 

@@ -16,7 +16,7 @@ RUNS = 5
 
 
 async def run() -> Report:
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
     from huge_models import write_huge  # the folder that the unit tests plan, too
 
     report = Report("planning", ["checkpoint", "files", "facts", "plan"])

@@ -1,6 +1,8 @@
 """What the planner predicts of streamed models on Macs that nobody here has: no measurement.
 
-`PYTHONPATH=engine:proto:tests python -m bench.stream_predictions`. Sizes come from headers of the
+    PYTHONPATH=engine:proto:tests/support python -m bench.stream_predictions
+
+Sizes come from headers of the
 models' shapes (attention of hybrid models is counted as plain), bandwidths are published, disk and
 waits are what others report of such machines; hit rates those of three measured families.
 """

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / room) for room in ("proto", "engine", "daemon", "ctl", "tests")]
+sys.path[:0] = [str(ROOT / room) for room in ("proto", "engine", "daemon", "ctl", "tests/support")]
 venv = Path(sys.argv[1])
 # Beside the versions, so that a job without our environment finds it too.
 plan_file = Path((venv / "plan").read_text())

@@ -23,13 +23,13 @@ from swiftlmd.engines.placement import Placement
 from swiftlmd.engines.process import spawn
 from swiftlmd.faults import Kind, ServiceError
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[1] / "support"
 COMMAND = [sys.executable, str(TESTS / "fake_engine.py")]
 REASON = m.Fault(kind=Kind.SHUTTING_DOWN, message="it was asked to go")
 
 
 def environment(script: dict[str, Any]) -> dict[str, str]:
-    rooms = [str(TESTS.parent / "proto"), str(TESTS)]
+    rooms = [str(TESTS.parents[1] / "proto"), str(TESTS)]
     return {
         "PATH": "/usr/bin:/bin",
         "PYTHONPATH": os.pathsep.join(rooms),

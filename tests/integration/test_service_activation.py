@@ -12,7 +12,7 @@ import pytest
 
 from swiftlm_proto.paths import under
 
-DAEMON = Path(__file__).resolve().parents[1] / "daemon_with_fake_engine.py"
+DAEMON = Path(__file__).resolve().parents[1] / "support" / "daemon_with_fake_engine.py"
 # What systemd does between fork and exec: the descriptor to 3, and the pid of the very process.
 ACTIVATE = (
     "import os, sys; os.dup2(int(sys.argv[1]), 3); os.set_inheritable(3, True); "

@@ -29,7 +29,7 @@ _LATENT: dict[str, Any] = {
     "n_routed_experts": 4, "moe_intermediate_size": 16, "num_experts_per_tok": 2,
 }  # fmt: skip
 
-# Shapes that tests/tiny_models.py has no instance of.
+# Shapes that tests/support/tiny_models.py has no instance of.
 CONFIGS: dict[str, dict[str, Any]] = {
     "mistral with windows": _BASE | {"model_type": "mistral", "sliding_window": 64},
     "llama with windows": _BASE

@@ -18,7 +18,7 @@ from live_daemon import free_port
 from swiftlm_proto.paths import Paths, under
 
 _TESTS = Path(__file__).parent
-_ROOMS = [str(_TESTS.parent / room) for room in ("proto", "daemon", "engine", "ctl")]
+_ROOMS = [str(_TESTS.parents[1] / room) for room in ("proto", "daemon", "engine", "ctl")]
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 _TESTS = Path(__file__).parent
-_ROOMS = os.pathsep.join(str(_TESTS.parent / room) for room in ("proto", "daemon", "engine"))
+_ROOMS = os.pathsep.join(str(_TESTS.parents[1] / room) for room in ("proto", "daemon", "engine"))
 _SCRIPT = """#!/bin/sh
 echo "$@" > {folder}/asked
 while [ "$1" != -- ]; do shift; done

@@ -26,7 +26,7 @@ from swiftlm_proto import messages as m
 from swiftlm_proto.paths import Paths, under
 
 _TESTS = Path(__file__).parent
-_ROOMS = [str(_TESTS.parent / room) for room in ("proto", "daemon", "engine", "ctl")]
+_ROOMS = [str(_TESTS.parents[1] / room) for room in ("proto", "daemon", "engine", "ctl")]
 
 
 _PROBE = aiohttp.ClientTimeout(total=2.0)

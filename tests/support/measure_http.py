@@ -1,6 +1,7 @@
 """CPU of the daemon's HTTP side per streamed token, with a backend that steps like an engine.
 
-    python tests/measure_http.py [--streams 32] [--tokens 400] [--idle 200] [--path chat] [--health]
+    python tests/support/measure_http.py [--streams 32] [--tokens 400] [--idle 200]
+        [--path chat] [--health]
 
 The server runs here, the readers in a child process; the figure is this process's CPU time over
 the tokens sent. The backend's own share (making events, its queues) is measured by reading it
@@ -21,8 +22,8 @@ from pathlib import Path
 import uvloop
 from aiohttp import web
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / room) for room in ("proto", "engine", "daemon", "tests")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / room) for room in ("proto", "engine", "daemon", "tests/support")]
 
 from scripted_backend import ScriptedBackend  # noqa: E402 - the rooms are on the path now
 

@@ -1,6 +1,6 @@
 """What works for each family, found out on a tiny model of it; the table of docs/models.md.
 
-PYTHONPATH=proto:engine:daemon:tests python -m family_matrix
+PYTHONPATH=proto:engine:daemon:tests/support python -m family_matrix
 """
 
 import tempfile
