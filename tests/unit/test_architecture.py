@@ -63,13 +63,9 @@ ALLOWED = {
 
 # The wire stays at the engine's edge: these modules, and nothing else of the room, know it.
 SERVER_ONLY = {"grpclib", "betterproto2", "swiftlm_proto"}
-SERVER_MODULES = (
-    "swiftlm_engine/server/",
-    "swiftlm_engine/__main__.py",
-    "swiftlm_engine/server/parent_watch.py",
-)
+SERVER_MODULES = ("swiftlm_engine/server/", "swiftlm_engine/__main__.py")
 
-# brain has no tensors: it runs on any machine, in the daemon too.
+# brain and schedule have no tensors: they run on any machine, brain in the daemon too.
 NOT_IN_BRAIN = {
     "mlx",
     "mlx_lm",
@@ -146,15 +142,18 @@ def test_wire_stays_in_the_server_modules_of_the_engine():
     assert wrong == []
 
 
-def test_brain_has_no_tensors():
-    brain = ROOT / "engine" / "swiftlm_engine" / "brain"
+@pytest.mark.parametrize("folder", ["brain", "schedule"])
+def test_brain_and_schedule_have_no_tensors(folder):
+    files = sorted((ROOT / "engine" / "swiftlm_engine" / folder).rglob("*.py"))
+    allowed = ("swiftlm_engine.brain", f"swiftlm_engine.{folder}")
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
-        for path in sorted(brain.rglob("*.py"))
+        for path in files
         for name, line in imports(path)
         if name.split(".")[0] in NOT_IN_BRAIN
-        or (name.startswith("swiftlm_engine.") and not name.startswith("swiftlm_engine.brain"))
+        or (name.startswith("swiftlm_engine.") and not name.startswith(allowed))
     ]
+    assert files
     assert wrong == []
 
 
