@@ -41,7 +41,7 @@ class SequenceOutput:
     texts: TokenTexts
     row: Row
     eos_ids: frozenset[int]
-    remember: Callable[[OutputParser], None]
+    remember: Callable[[OutputParser, str], None]
     closing_ids: tuple[int, ...]
     thinking: bool = False  # the prompt ends inside an open thinking block
     echo_text: str = ""
@@ -91,7 +91,7 @@ class SequenceOutput:
         end = EndReason.ABORT
         if reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TOOL_CALLS):
             end = EndReason(str(self.parser.finish_reason or natural))
-            self.remember(self.parser)
+            self.remember(self.parser, self.job.cache_salt)
         events.append(
             self.event(
                 Finished(
@@ -177,7 +177,7 @@ class SequenceOutputFactory:
     """For one model. Called on the engine thread, as it makes arrays."""
 
     make_parser: MakeParser
-    remember: Callable[[OutputParser], None]  # told when an answer is complete
+    remember: Callable[[OutputParser, str], None]  # told when an answer is complete
     closing_ids: tuple[int, ...]  # what ends the thoughts of this model
     texts: TokenTexts
     eos_ids: frozenset[int]

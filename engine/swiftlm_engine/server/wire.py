@@ -118,7 +118,7 @@ def chat(message: m.Chat) -> Chat:
 def _prompt(request: m.GenerateRequest) -> Prompt:
     match betterproto2.which_one_of(request, "prompt"):
         case ("chat", m.Chat() as message):
-            shown = chat(message)
+            shown = replace(chat(message), cache_salt=request.cache_salt)
             # With tool_choice none the model must not see the tools at all.
             hidden = message.tool_choice is m.ToolChoice.NONE
             return replace(shown, tools=()) if hidden else shown

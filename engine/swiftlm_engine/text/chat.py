@@ -61,6 +61,7 @@ class Chat:
     reasoning_effort: str | None = None
     template_kwargs: Mapping[str, object] = field(default_factory=dict)
     continue_final_message: bool = False
+    cache_salt: str = ""  # requests of different salts share nothing
 
 
 def tool_dicts(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:

@@ -37,7 +37,8 @@ class EmitterOptions:
 @dataclass(slots=True)
 class _Call:
     name: str
-    id: str
+    id: str  # ours
+    written_id: str | None  # the model's
     index: int | None = None  # once shown
     fragments: list[str] = field(default_factory=list)
 
@@ -56,6 +57,9 @@ class Emitter:
         self._said = False  # content since the thoughts or the last block of calls
         self._lead: str | None = None  # white space between content and the block's first call
         self._block_ids: list[str] = []
+        self._written_ids: list[str | None] = []  # of the same calls
+        self.interrupted = False  # the answer was ended by us: at a limit, a stop string, a call
+        self._more_calls = False  # a call began after the one that was asked for
         self.completed_ids: list[str] = []
         self.raw_calls: list[RawCalls] = []  # to be remembered once the answer is complete
 
@@ -63,6 +67,11 @@ class Emitter:
     def complete(self) -> bool:
         """One call was asked for and it is there."""
         return not self._options.parallel_calls and bool(self.completed_ids)
+
+    @property
+    def over(self) -> bool:
+        """The one call is there, and so is what the model writes behind it."""
+        return self.complete and (self._more_calls or not self._block_ids)
 
     def take(self) -> list[TextEvent]:
         events, self._events = self._events, []
@@ -128,7 +137,9 @@ class Emitter:
         return self._call is not None and self._call.index is not None
 
     def open_call(self, name: str, call_id: str | None = None) -> None:
-        self._call = _Call(unmarked(name), call_id or self._options.new_id())
+        """`call_id` is what the model wrote; clients get an id that no other conversation has."""
+        self._more_calls = self._more_calls or self.complete
+        self._call = _Call(unmarked(name), self._options.new_id(), call_id)
         known = self._options.known_tools
         if self._options.stream_arguments and (not known or self._call.name in known):
             self._show_call(self._call)
@@ -151,13 +162,17 @@ class Emitter:
             self._events.append(ToolCallDelta(self._shown_calls - 1, "".join(call.fragments)))
         self.completed_ids.append(call.id)
         self._block_ids.append(call.id)
+        self._written_ids.append(call.written_id)
 
-    def end_block(self, raw: str) -> None:
-        """A run of calls is over; `raw` is all the model wrote for it."""
+    def end_block(self, raw: str, whole: bool = True) -> None:
+        """A run of calls is over; `raw` is the text of it, `whole` unless the model wrote on."""
         if self._block_ids:
             ids, thoughts = tuple(self._block_ids), "".join(self._reasoning)
-            self.raw_calls.append(RawCalls(ids, unmarked(raw), self._lead, thoughts))
-        self._block_ids = []
+            written = tuple(self._written_ids)
+            whole = whole and not self._more_calls
+            block = RawCalls(ids, unmarked(raw), self._lead, thoughts, written, whole)
+            self.raw_calls.append(block)
+        self._block_ids, self._written_ids = [], []
         self._said = False
 
     def reject_call(self, raw: str) -> None:

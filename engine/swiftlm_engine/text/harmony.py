@@ -165,6 +165,7 @@ class HarmonyReader:
             else:
                 self._emitter.arguments("{}")
                 self._emitter.close_call()
+                self._emitter.end_block(self._written + self._raw)
 
 
 def harmony_destination(known: Collection[str]) -> Callable[[str], Destination]:

@@ -20,7 +20,11 @@ class ModelText:
         # Any: a tokenizer of transformers, bare or wrapped by mlx-lm.
         self._tokenizer = tokenizer
         self.memory = RawCallMemory()
-        replay = Replay(self.memory, lambda tools: self.format.finder(tools))
+        replay = Replay(
+            self.memory,
+            lambda tools: self.format.finder(tools),
+            lambda: self.format.family.counted_ids,
+        )
         self.template = ChatTemplate(tokenizer, template_defaults, replay)
         inner = bare(tokenizer)
         self.format = AnswerFormat(
@@ -43,9 +47,9 @@ class ModelText:
         texts = self._texts_for(options.stop)
         return OutputParser(texts, options, self.format, prompt.opening)
 
-    def remember(self, parser: OutputParser) -> None:
+    def remember(self, parser: OutputParser, cache_salt: str = "") -> None:
         """Call it when an answer is complete: its calls go into later prompts as written."""
-        self.memory.remember(parser.raw_calls)
+        self.memory.remember(parser.raw_calls, cache_salt)
 
     def _texts_for(self, stop: tuple[str, ...]) -> TokenTexts:
         """A special token that a client names as a stop string must be seen as text."""

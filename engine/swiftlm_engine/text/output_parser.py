@@ -19,6 +19,9 @@ from swiftlm_engine.text.replay import RawCalls
 from swiftlm_engine.text.stops import StopMatcher
 from swiftlm_engine.text.tools.families import call_context
 
+# A model closes its calls with a tag or two. They are read, as they go back into later prompts.
+MAX_CLOSING_TOKENS = 24
+
 
 class ToolMode(Enum):
     OFF = auto()  # calls are text
@@ -57,11 +60,13 @@ class OutputParser:
         self._reader = self._make_reader(answer_format, prompt_tail)
         self.finish_reason: TextFinish | None = None
         self.reasoning_tokens = 0
+        self._closing_tokens = 0  # since the one call that was asked for
 
     @property
     def stopped(self) -> bool:
-        """A stop string was met, or the one call that was asked for is complete."""
-        return self._stops.matched is not None or self._emitter.complete
+        """A stop string was met, or the one call that was asked for is there and closed."""
+        closing = self._closing_tokens > MAX_CLOSING_TOKENS
+        return self._stops.matched is not None or self._emitter.over or closing
 
     @property
     def stop_sequence(self) -> str | None:
@@ -86,6 +91,7 @@ class OutputParser:
         if self.stopped:
             return []
         self._reader.push(self._stops.push(self._detokenizer.push(token_id)))
+        self._closing_tokens += self._emitter.complete
         # The token that closes the thoughts does not count as one of them.
         self.reasoning_tokens += self._reader.in_reasoning
         return self._emitter.take()
@@ -95,6 +101,7 @@ class OutputParser:
             text = self._stops.push(self._detokenizer.flush())
             self._reader.push(text + self._stops.flush())
         cut = reason is TextFinish.LENGTH and not self.stopped
+        self._emitter.interrupted = cut or self.stopped
         self._reader.finish(cut)
         self.finish_reason = self._finish_reason(cut)
         return self._emitter.take()

@@ -94,7 +94,7 @@ class AnswerReader:
     def finish(self, cut: bool) -> None:
         if self._call is not None:
             self._call.finish(cut)
-            self._end_call()
+            self._end_call(whole=not self._emitter.interrupted)
         elif self.in_reasoning:
             self._emitter.reasoning(self._held)
         else:
@@ -125,10 +125,10 @@ class AnswerReader:
             self._held = rest[1:]
         return True
 
-    def _end_call(self, rest: str = "") -> None:
+    def _end_call(self, rest: str = "", whole: bool = True) -> None:
         written = "".join(self._fed)
         self._fed = [written]
-        self._emitter.end_block(self._marker + written[: len(written) - len(rest)])
+        self._emitter.end_block(self._marker + written[: len(written) - len(rest)], whole)
         self._call = None
         self._fresh = True
 

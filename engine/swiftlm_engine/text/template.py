@@ -26,11 +26,13 @@ from swiftlm_engine.text.reasoning import opened_by
 from swiftlm_engine.text.replay import (
     FindBlock,
     RawCallMemory,
+    Recollection,
     Splice,
     apply,
     moved,
     splices,
     with_thoughts,
+    with_written_ids,
 )
 from swiftlm_engine.text.turns import Turns, calls_of, is_system, variants, with_tool_names
 
@@ -78,6 +80,10 @@ class Replay:
 
     memory: RawCallMemory
     finder: Callable[[Sequence[ToolSpec]], FindBlock]
+    counts_calls: Callable[[], bool] = lambda: False  # the family's ids carry name and number
+
+    def of(self, chat: Chat) -> Recollection:
+        return Recollection(self.memory, chat.cache_salt, self.finder(chat.tools))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +129,13 @@ class ChatTemplate:
             raise TemplateRefused("this model has no chat template; send a plain prompt instead")
         if not chat.messages:
             raise TemplateRefused("messages is empty")
-        if self._replay is not None:
-            messages = with_thoughts(chat.messages, self._replay.memory)
-            chat = replace(chat, messages=messages)
-        drawn = self._first_faithful(chat)
+        past = self._replay.of(chat) if self._replay is not None else None
+        if past is not None:
+            chat = replace(chat, messages=with_thoughts(chat.messages, past))
+        drawn = self._first_faithful(chat if past is None else self._with_prompt_ids(chat, past))
         positions = self._boundaries.find(drawn.text, drawn.turns, _Draw(self._renderer, drawn))
-        changes = self._changes(chat, drawn.text)
+        calls = list(calls_of(chat.messages))
+        changes = splices(drawn.text, calls, past) if past is not None else []
         if images is not None:
             changes = sorted([*changes, *_marks(drawn.text, images)], key=lambda c: c.start)
         encoded = self._encode(apply(drawn.text, changes))
@@ -210,11 +217,9 @@ class ChatTemplate:
                 return end
         return 0
 
-    def _changes(self, chat: Chat, text: str) -> list[Splice]:
-        calls = list(calls_of(chat.messages))
-        if self._replay is None or not calls:
-            return []
-        return splices(text, calls, self._replay.memory, self._replay.finder(chat.tools))
+    def _with_prompt_ids(self, chat: Chat, past: Recollection) -> Chat:
+        counts = self._replay is not None and self._replay.counts_calls()
+        return replace(chat, messages=with_written_ids(chat.messages, past, counts))
 
     def _encode(self, text: str) -> Encoded:
         encoding = self._tokenizer(

@@ -174,9 +174,11 @@ def test_every_way_mistral_writes_a_call(text: str) -> None:
     assert len(answer.calls[0][0]) == 9
 
 
-def test_kimi_keeps_the_id_that_its_template_needs_back() -> None:
-    answer = read(WRITTEN["kimi_k2"], AnswerFormat("<|tool_calls_section_begin|>", (), ()))
-    assert answer.calls[0][0] == "functions.get_weather:0"
+def test_a_client_gets_an_id_of_ours_and_not_the_one_the_model_counted() -> None:
+    made = AnswerFormat("<|tool_calls_section_begin|>", (), ())
+    ids = {read(WRITTEN["kimi_k2"], made).calls[0][0] for _ in range(5)}
+    assert len(ids) == 5
+    assert "functions.get_weather:0" not in ids
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,7 @@ class ToolFamily:
     trims: bool = True  # templates put white space between content and calls
     interrupts: tuple[str, ...] = ()  # what ends thoughts that are not closed
     short_ids: bool = False  # templates refuse ids other than nine letters and digits
+    counted_ids: bool = False  # models write ids that carry the name and a number
 
 
 # -- readers
@@ -318,7 +319,7 @@ FAMILIES = (
         interrupts=("<tool_call>\n<function=", "<tool_call><function="),
     ),
     ToolFamily(
-        "kimi_k2", _kimi, trims=False,
+        "kimi_k2", _kimi, trims=False, counted_ids=True,
         controls=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
                   "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"),
     ),
