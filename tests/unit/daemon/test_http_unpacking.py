@@ -38,7 +38,7 @@ def test_a_bomb_is_left_at_the_limit():
     assert peak < 4 << 20
 
 
-@pytest.mark.parametrize("raw", [b"", b"no gzip", gzip.compress(b"text")[:-9]])
+@pytest.mark.parametrize("raw", [b"", b"no gzip", gzip.compress(b"text", mtime=0)[:-9]])
 def test_what_is_damaged_or_cut_is_an_error(raw):
     with pytest.raises(zlib.error):
         unpack(raw, "gzip", 100)
