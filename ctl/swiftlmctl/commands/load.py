@@ -83,6 +83,13 @@ Chunk = Annotated[
         "--prefill-chunk", min=1, max=_MOST, help="Tokens of prefill in one step; else measured."
     ),
 ]
+CpuWeights = Annotated[
+    str | None,
+    typer.Option(
+        "--cpu-weights",
+        help="Hold quantized weights as float32 on the CPU: auto, expand (always), keep (never).",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -110,6 +117,7 @@ def load(
     draft: Draft = None,
     draft_tokens: DraftTokens = None,
     prefill_chunk: Chunk = None,
+    cpu_weights: CpuWeights = None,
     keep_alive: Annotated[
         str | None,
         typer.Option("--keep-alive", help="Unload after this idle time: 10m, 2h, 0, never."),
@@ -141,6 +149,7 @@ def load(
         draft=draft,
         draft_tokens=draft_tokens,
         prefill_chunk=prefill_chunk,
+        cpu_weights=cpu_weights,
         keep_alive_s=None if keep_alive is None else durations.keep_alive(keep_alive),
     )
     request = m.LoadModelRequest(model=model, options=options, pin=pin, force=force)
@@ -230,6 +239,7 @@ def plan(
     top_k_experts: TopK = None,
     draft: Draft = None,
     prefill_chunk: Chunk = None,
+    cpu_weights: CpuWeights = None,
     json: Json = False,
 ) -> None:
     """Show what a model would take, before anything is loaded."""
@@ -248,6 +258,7 @@ def plan(
         top_k_experts=top_k_experts,
         draft=draft,
         prefill_chunk=prefill_chunk,
+        cpu_weights=cpu_weights,
     )
 
     async def verb(daemon: client.Daemon) -> m.PlanModelReply:

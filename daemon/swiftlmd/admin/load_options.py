@@ -29,6 +29,7 @@ _KEYS = {
     "keep_alive_s": "models.keep_alive",
     "prefill_chunk": "engine.prefill_chunk",
     "draft_tokens": "engine.draft_tokens",
+    "cpu_weights": "engine.cpu_weights",
 }
 
 

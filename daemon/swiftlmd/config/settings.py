@@ -205,6 +205,13 @@ class Settings:
         "Number type of activations; empty = the model's own.",
         choices=("", "float32", "float16", "bfloat16"),
     )
+    engine_cpu_weights: str = _option(
+        _TEXT,
+        "auto",
+        "On the CPU, hold quantized weights as float32, which is faster: where it takes at most a "
+        "quarter of the budget (auto), always (expand), never (keep).",
+        choices=("auto", "expand", "keep"),
+    )
     engine_memory_budget: str = _option(_SIZE, "auto", "Memory that all models together may hold.")
     engine_buffer_cache: str = _option(_SIZE, "auto", "Free buffers that MLX may keep.")
     engine_wire: str = _option(

@@ -16,6 +16,7 @@ from swiftlm_engine.brain.facts import ModelFacts, ModelFilesError, read_model
 from swiftlm_engine.brain.plan import (
     Accelerator,
     BadPlanRequest,
+    CpuWeights,
     MachineLimits,
     Plan,
     PlanRequest,
@@ -155,7 +156,7 @@ class ModelPlanner:
         return known[1]
 
     def _load_request(self, model: StoredModel, settings: Settings, plan: Plan) -> m.LoadRequest:
-        disk = prefix_disk_bytes(settings)
+        disk, expansion = prefix_disk_bytes(settings), plan.expansion
         return m.LoadRequest(
             model=model.name,
             path=str(model.path),
@@ -178,6 +179,9 @@ class ModelPlanner:
             expert_slots=plan.streaming.slots if plan.streaming else 0,
             resident_bytes=plan.engine.resident_bytes,
             top_k_experts=settings.engine_top_k_experts,
+            expand_head=expansion.head if expansion else False,
+            expand_attention_layers=expansion.attention_layers if expansion else 0,
+            expand_mlp_layers=expansion.mlp_layers if expansion else 0,
             ssd_nocache=settings.engine_ssd_nocache,
             ssd_prefetch=settings.engine_ssd_prefetch,
             ssd_threads=plan.machine.speed.ssd_threads,
@@ -211,6 +215,7 @@ def plan_request(settings: Settings, limits: MachineLimits, *, force: bool = Fal
         buffer_cache_bytes=size_bytes(settings.engine_buffer_cache, ram),
         images=vision.is_installed() and not settings.engine_cluster,
         wire=settings.engine_wire == "auto",
+        cpu_weights=CpuWeights(settings.engine_cpu_weights),
         force=force,
     )
 

@@ -7,6 +7,20 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
+class ExpandOptions:
+    """Quantized weights to hold as float32, as the plan has priced them: the head, and the blocks
+    of the first so many layers."""
+
+    head: bool = False
+    attention_layers: int = 0
+    mlp_layers: int = 0
+
+    @property
+    def wanted(self) -> bool:
+        return self.head or self.attention_layers > 0 or self.mlp_layers > 0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """0 or "" means the default of this machine and model."""
 
@@ -39,4 +53,5 @@ class EngineOptions:
     ssd_threads: int = 0
     template_kwargs: dict[str, object] = field(default_factory=dict)
     records_dir: Path | None = None
+    expand: ExpandOptions = field(default_factory=ExpandOptions)
     force: bool = False  # load what the sanity check calls broken

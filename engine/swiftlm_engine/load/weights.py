@@ -18,7 +18,9 @@ from mlx_lm.utils import load_model, load_tokenizer
 
 from swiftlm_engine.brain.facts.config import read_config
 from swiftlm_engine.brain.plan.rank_files import missing_files
+from swiftlm_engine.expansion.weights import ExpandedWeights
 from swiftlm_engine.load.device import Device
+from swiftlm_engine.load.options import ExpandOptions
 from swiftlm_engine.messages import EngineFault, FaultKind
 from swiftlm_engine.split import cpu_gpu
 from swiftlm_engine.split.shares import Place, take_share
@@ -40,8 +42,10 @@ class LoadedWeights:
     dtype: str
     streaming: StreamingReport | None = None
     notes: tuple[str, ...] = ()  # where its layers compute, if not all in one place
+    expanded: ExpandedWeights | None = None
 
 
+NOTHING_EXPANDED = ExpandOptions()
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
@@ -53,6 +57,7 @@ def load_weights(
     stream: StreamOptions | None = None,
     gpu_layers: int | None = None,
     place: Place | None = None,
+    expand: ExpandOptions = NOTHING_EXPANDED,
 ) -> LoadedWeights:
     """With a `place` in a group, this rank's share of the weights.
 
@@ -73,6 +78,9 @@ def load_weights(
     if place is not None:
         needed = take_share(model, place)
         notes = (*notes, place.note)
+    expanded = _expanded(model, folder, dtype, device, expand, report)
+    if expanded is not None:
+        notes = (*notes, expanded.note)
     weight_bytes = _read_weights(needed, report)
     return LoadedWeights(
         model,
@@ -82,7 +90,27 @@ def load_weights(
         _dtype_name(model),
         streaming,
         notes,
+        expanded,
     )
+
+
+def _expanded(
+    model: Any, folder: Path, dtype: str, device: Device, expand: ExpandOptions, report: Report
+) -> ExpandedWeights | None:
+    if not expand.wanted or device is not Device.CPU:
+        return None
+
+    def reopen() -> Any:
+        again, _ = load_model(folder, lazy=True, strict=True)
+        _set_dtype(again, dtype, device)
+        return again
+
+    expanded = ExpandedWeights(model, expand, reopen)
+    try:
+        expanded.expand(lambda fraction, detail: report("weights", fraction, detail))
+    except RuntimeError as error:
+        raise EngineFault(FaultKind.MODEL_BROKEN, f"weights cannot be read: {error}") from error
+    return expanded
 
 
 def _opened(folder: Path) -> tuple[Any, Any, dict[str, Any]]:

@@ -54,8 +54,9 @@ def holdings(session: Session) -> str:
     queued = ssd.queued_bytes if ssd else 0
     # The kernel counts none of a CUDA card's memory as the process's.
     in_ram = 0 if session.facts.device == Device.CUDA else active + pool
+    given_back = session.expanded.freed_bytes if session.expanded else 0
     measured = {
-        EntryKind.WEIGHTS: session.facts.weight_bytes - experts,
+        EntryKind.WEIGHTS: session.facts.weight_bytes - experts - given_back,
         EntryKind.EXPERTS: experts,
         EntryKind.KV: session.runner.kv_bytes(),
         # What was once needed above what is held now: a chunk's scratch, and KV that has gone.

@@ -22,6 +22,7 @@ import mlx.core as mx
 
 from swiftlm_engine.cluster.group import Group
 from swiftlm_engine.cluster.rendezvous import gather
+from swiftlm_engine.expansion.weights import ExpandedWeights
 from swiftlm_engine.load.device import NoDevice
 from swiftlm_engine.messages import EndReason, EngineFault, Event, FaultKind, Finished, GenerateJob
 from swiftlm_engine.prompt.prepare import Prepared
@@ -248,6 +249,8 @@ class EngineService(m.EngineBase):
                 prefix.clear()
             if message.expert_slots is not None and session.streaming is not None:
                 session.streaming.resize(message.expert_slots)
+            if message.expanded is not None and session.expanded is not None:
+                _set_expanded(session.expanded, message.expanded)
             if message.clear_pool:
                 mx.clear_cache()
             if message.resize_bytes is not None:
@@ -335,6 +338,17 @@ class EngineService(m.EngineBase):
     async def _on_tokenizer(self, function: Callable[[Session, Q], R], question: Q) -> R:
         session = self._ready()
         return await self._loop.run_in_executor(self._tokenizing, function, session, question)
+
+
+def _set_expanded(weights: ExpandedWeights, expanded: bool) -> None:
+    """On the MLX thread, between two steps."""
+    try:
+        if expanded:
+            weights.expand()
+        else:
+            weights.give_back()
+    except (OSError, ValueError, RuntimeError) as error:
+        log.warning("quantized weights cannot be read again: %s", error)
 
 
 def _exit_code(error: BaseException) -> EngineExit:

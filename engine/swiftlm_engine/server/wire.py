@@ -9,7 +9,7 @@ from pathlib import Path
 
 import betterproto2
 
-from swiftlm_engine.load.options import EngineOptions
+from swiftlm_engine.load.options import EngineOptions, ExpandOptions
 from swiftlm_engine.messages import (
     Delta,
     EndReason,
@@ -72,6 +72,9 @@ def options(request: m.LoadRequest) -> EngineOptions:
         ssd_threads=request.ssd_threads,
         template_kwargs=_json_values(request.template_kwargs, "template_kwargs"),
         records_dir=Path(request.config_dir) if request.config_dir else None,
+        expand=ExpandOptions(
+            request.expand_head, request.expand_attention_layers, request.expand_mlp_layers
+        ),
         force=request.force,
     )
 

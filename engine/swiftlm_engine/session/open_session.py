@@ -74,7 +74,14 @@ def open_session(
     stream_options = _stream_options(options, _policy_path(options, folder_facts))
     place = leader.load(options.folder, options.dtype, folder_facts) if leader else None
     weights = load_weights(
-        options.folder, options.dtype, device, report, stream_options, options.gpu_layers, place
+        options.folder,
+        options.dtype,
+        device,
+        report,
+        stream_options,
+        options.gpu_layers,
+        place,
+        options.expand,
     )
     if leader is not None:
         leader.wait()
@@ -162,6 +169,7 @@ def _assemble(
         RunWhenIdle(compiler.warm),
         weights.streaming,
         _watcher(weights, options, kv),
+        weights.expanded,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swiftlm_engine.brain.facts import ModelFacts as FolderFacts
+from swiftlm_engine.expansion.weights import ExpandedWeights
 from swiftlm_engine.grammar.constraint import ConstraintCompiler
 from swiftlm_engine.prefix.cache import PrefixCache
 from swiftlm_engine.prefix.pace import Pace
@@ -59,6 +60,7 @@ class Session:
     first_pause: RunWhenIdle
     streaming: StreamingReport | None = None
     watcher: StreamWatcher | None = None
+    expanded: ExpandedWeights | None = None
     heap: MallocTrim = field(default_factory=MallocTrim)
 
     @property

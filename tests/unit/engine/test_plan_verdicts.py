@@ -337,7 +337,8 @@ def test_buffer_pool_is_capped_even_where_ram_is_small(dense: facts.ModelFacts) 
 
 def test_cpu_back_end_prices_float32(dense: facts.ModelFacts) -> None:
     machine = MachineLimits(ram_bytes=64 * GIB)
-    made = plan.make_plan(dense, PlanRequest(context=4096, parallel=1), machine)
+    request = PlanRequest(context=4096, parallel=1, cpu_weights=plan.CpuWeights.KEEP)
+    made = plan.make_plan(dense, request, machine)
     assert made.request.dtype == "float32"
     assert made.need.of(EntryKind.KV) == 2 * 4096 * 131_072
     assert made.need.of(EntryKind.WEIGHTS) == dense.weights.resident_bytes(4)

@@ -16,12 +16,13 @@ from swiftlm_engine.brain.facts.layers import KvStore, Layer, LayerKind
 from swiftlm_engine.brain.facts.model import ModelFacts, ModelShape, facts_from, read_model
 from swiftlm_engine.brain.facts.quantization import Packing, Quantisation
 from swiftlm_engine.brain.facts.safetensors import TensorHeader, read_header
-from swiftlm_engine.brain.facts.sorting import layer_of
-from swiftlm_engine.brain.facts.weights import Amount, Experts, WeightPart, Weights
+from swiftlm_engine.brain.facts.sorting import block_of, layer_of
+from swiftlm_engine.brain.facts.weights import Amount, Block, Experts, Packed, WeightPart, Weights
 
 __all__ = [
     "Amount",
     "BadConfig",
+    "Block",
     "Experts",
     "KvFormat",
     "KvStore",
@@ -32,12 +33,14 @@ __all__ = [
     "ModelFacts",
     "ModelFilesError",
     "ModelShape",
+    "Packed",
     "Packing",
     "Quantisation",
     "TensorHeader",
     "TruncatedFile",
     "WeightPart",
     "Weights",
+    "block_of",
     "facts_from",
     "layer_of",
     "read_checkpoint",

@@ -11,7 +11,7 @@ from swiftlm_engine.brain.facts.expert_layout import unreadable_expert
 from swiftlm_engine.brain.facts.families import num_layers
 from swiftlm_engine.brain.facts.quantization import Packing, logical_size
 from swiftlm_engine.brain.facts.safetensors import TensorHeader
-from swiftlm_engine.brain.facts.weights import Amount, Experts, WeightPart, Weights
+from swiftlm_engine.brain.facts.weights import Amount, Block, Experts, Packed, WeightPart, Weights
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)\.")
 _VISION = frozenset({
@@ -31,6 +31,7 @@ _FLOATS = {"F16": 2, "BF16": 2, "F32": 4, "F64": 8}
 # An fp8 checkpoint is widened to bfloat16 by mlx-lm's sanitize, unless it is mxfp8 in disguise.
 _WIDENED = frozenset({"F8_E4M3", "F8_E5M2"})
 _LEAVES = frozenset({"weight", "scales", "biases", "bias"})
+_MULTIPLIED = frozenset({WeightPart.DENSE, WeightPart.EMBEDDING, WeightPart.HEAD})
 _EXPERT_COUNT = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts",
                  "num_routed_experts")  # fmt: skip
 _EXPERTS_USED = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_topk",
@@ -53,6 +54,14 @@ def sort_weights(
     for tensor in tensors:
         sorter.add(tensor, packings)
     return sorter.weights()
+
+
+def block_of(module: str) -> Block:
+    """Of a module's path, in a checkpoint or in a loaded model."""
+    if layer_of(f"{module}.") is None:
+        return Block.ENDS
+    behind = re.split(r"\.(?:layers|blocks|h)\.\d+\.", f".{module}", maxsplit=1)[-1]
+    return Block.ATTENTION if "attn" in behind or "attention" in behind else Block.MLP
 
 
 class _Tally:
@@ -85,6 +94,7 @@ class _Sorter:
         self._num_experts = config.maybe(*_EXPERT_COUNT) or 0
         self._tallies: dict[tuple[WeightPart, int | None], _Tally] = {}
         self._places: dict[str, tuple[WeightPart, int | None]] = {}
+        self._packed: dict[tuple[WeightPart, int | None, Block], _Tally] = {}
         self._experts: list[TensorHeader] = []
         self._largest = 0
 
@@ -99,8 +109,12 @@ class _Sorter:
         tally = self._tallies.get(place)
         if tally is None:
             tally = self._tallies[place] = _Tally()
-        tally.add(floats, nbytes, logical_size(tensor, packings))
+        size = logical_size(tensor, packings)
+        tally.add(floats, nbytes, size)
         part = place[0]
+        if module in packings and part in _MULTIPLIED:
+            packed = self._packed.setdefault((*place, block_of(module)), _Tally())
+            packed.add(floats, nbytes, size)
         if part is WeightPart.EXPERTS:
             self._check_experts(tensor)
             self._experts.append(tensor)
@@ -131,7 +145,17 @@ class _Sorter:
             largest_tensor_bytes=self._largest,
             largest_layer_bytes=max((a.bytes_as() for a in layers.values()), default=0),
             unreadable_expert=unreadable_expert(self._config.model_type, self._experts),
+            packed=self._blocks(tied=not parts[WeightPart.HEAD].weights),
         )
+
+    def _blocks(self, *, tied: bool) -> tuple[Packed, ...]:
+        """An embedding that is no head gives single rows: nothing is multiplied with it."""
+        found = [
+            Packed(block, layer, tally.amount())
+            for (part, layer, block), tally in self._packed.items()
+            if tied or part is not WeightPart.EMBEDDING
+        ]
+        return tuple(sorted(found, key=lambda one: (one.layer or 0, one.block)))
 
     def _place(self, tensor: TensorHeader) -> tuple[WeightPart, int | None]:
         name = tensor.name

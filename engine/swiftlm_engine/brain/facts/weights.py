@@ -63,6 +63,33 @@ class Experts:
         return self.amount.bytes_as(itemsize) // num_experts
 
 
+class Block(StrEnum):
+    """What a packed matrix belongs to, as far as it matters which to expand first."""
+
+    ENDS = "head"  # of no layer: the head, and the embedding where it is the head
+    ATTENTION = "attention"
+    MLP = "mlp"
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The quantized matrices of one block that every token is multiplied with, experts apart."""
+
+    block: Block
+    layer: int | None
+    amount: Amount
+
+    @property
+    def expanded_bytes(self) -> int:
+        """As float32."""
+        return 4 * self.amount.weights
+
+    @property
+    def added_bytes(self) -> int:
+        """What the expanded block takes more than the packed one with its scales as float32."""
+        return self.expanded_bytes - self.amount.bytes_as(4)
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """Where the bytes of a checkpoint go. Exact, from the headers."""
@@ -76,6 +103,7 @@ class Weights:
     largest_tensor_bytes: int
     largest_layer_bytes: int
     unreadable_expert: str = ""  # a tensor of experts that cannot be read one by one
+    packed: tuple[Packed, ...] = ()  # by layers
 
     def part(self, part: WeightPart, itemsize: int | None = None) -> int:
         return self.parts.get(part, Amount()).bytes_as(itemsize)

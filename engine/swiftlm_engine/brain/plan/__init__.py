@@ -5,6 +5,7 @@
 
 from swiftlm_engine.brain.plan.calibrated import calibrated
 from swiftlm_engine.brain.plan.errors import BadBudget, BadPlanRequest
+from swiftlm_engine.brain.plan.expansion import CpuWeights, Expansion
 from swiftlm_engine.brain.plan.group_plan import (
     GroupHost,
     GroupPlan,
@@ -34,7 +35,9 @@ __all__ = [
     "BadBudget",
     "BadPlanRequest",
     "Covers",
+    "CpuWeights",
     "EngineLimits",
+    "Expansion",
     "GroupHost",
     "GroupPlan",
     "Limit",

@@ -7,6 +7,14 @@ from dataclasses import dataclass, replace
 
 from swiftlm_engine.brain.facts import KvFormat, ModelFacts
 from swiftlm_engine.brain.ledger import EntryKind
+from swiftlm_engine.brain.plan.expansion import (
+    AUTO_SHARE,
+    CpuWeights,
+    Expansion,
+    expand_all,
+    expand_within,
+    expandable,
+)
 from swiftlm_engine.brain.plan.expert_families import streams_experts
 from swiftlm_engine.brain.plan.layer_streaming import LayerPlacement, layer_sizes, place_layers
 from swiftlm_engine.brain.plan.machine import Accelerator, Covers, Limit, MachineLimits
@@ -52,6 +60,7 @@ class Candidate:
     streaming: Streaming | None = None
     layers: LayerPlacement | None = None
     gpu_layers: int | None = None
+    expansion: Expansion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,18 @@ class Fitter:
 
     def fits(self, candidate: Candidate) -> bool:
         return self.headroom(candidate.need)[1] >= 0
+
+    def with_expansion(self, candidate: Candidate) -> Candidate:
+        """With as much of the weights as float32 as `auto` may take: a quarter of the budget for
+        the whole model, of what nothing else of the plan needs."""
+        if self.request.cpu_weights is not CpuWeights.AUTO or not self._expandable():
+            return candidate
+        if candidate.strategy is not Strategy.RESIDENT:
+            return candidate
+        budget = min(limit.bytes for limit in self.limits if limit.covers is not Covers.BUFFER)
+        room = int(AUTO_SHARE * budget) - candidate.need.of(EntryKind.WEIGHTS)
+        expansion = expand_within(self.facts, min(room, self.headroom(candidate.need)[1]))
+        return self._expanded(candidate.settings, expansion) if expansion else candidate
 
     def _candidates(self) -> Iterator[Candidate]:
         ladder = list(self._ladder())
@@ -187,8 +208,17 @@ class Fitter:
                 return
 
     def _resident(self, settings: Settings) -> Candidate:
-        need = resident_need(self.facts, settings, self.request, self.machine, self.measured)
-        return Candidate(Strategy.RESIDENT, settings, need)
+        asked = self.request.cpu_weights is CpuWeights.EXPAND and self._expandable()
+        return self._expanded(settings, expand_all(self.facts) if asked else None)
+
+    def _expanded(self, settings: Settings, expansion: Expansion | None) -> Candidate:
+        need = resident_need(
+            self.facts, settings, self.request, self.machine, self.measured, expansion
+        )
+        return Candidate(Strategy.RESIDENT, settings, need, expansion=expansion)
+
+    def _expandable(self) -> bool:
+        return expandable(self.facts, self.machine.accelerator, self.request.dtype)
 
     def _split(self, settings: Settings, layers: int) -> Candidate:
         need = self._resident(settings).need

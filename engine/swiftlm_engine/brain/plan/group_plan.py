@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from swiftlm_engine.brain.facts import ModelFacts
 from swiftlm_engine.brain.ledger import EntryKind
+from swiftlm_engine.brain.plan.expansion import CpuWeights
 from swiftlm_engine.brain.plan.group import split_layers
 from swiftlm_engine.brain.plan.group_speed import LinkSpeed, Traffic, group_speed, slowest
 from swiftlm_engine.brain.plan.machine import Accelerator, Covers, MachineLimits, gigabytes
@@ -134,6 +135,7 @@ def _group_request(facts: ModelFacts, request: PlanRequest, leader: MachineLimit
         stream=Toggle.OFF,
         expert_slots=None,
         gpu_layers=None,
+        cpu_weights=CpuWeights.KEEP,  # ranks cut the weights as they are stored
     )
 
 

@@ -9,6 +9,7 @@ from swiftlm_engine.brain.calibration import Record
 from swiftlm_engine.brain.facts import ModelFacts, WeightPart
 from swiftlm_engine.brain.facts.layers import LayerKind
 from swiftlm_engine.brain.ledger import EntryKind
+from swiftlm_engine.brain.plan.expansion import Expansion
 from swiftlm_engine.brain.plan.layer_streaming import LayerPlacement, layer_sizes
 from swiftlm_engine.brain.plan.machine import GB, Accelerator, Covers, Limit, MachineLimits
 from swiftlm_engine.brain.plan.request import AUTO_PARALLEL, PlanRequest, Settings
@@ -98,11 +99,16 @@ def resident_need(
     request: PlanRequest,
     machine: MachineLimits,
     measured: MeasuredTerms,
+    expansion: Expansion | None = None,
 ) -> Need:
     """Everything in memory."""
     cast = facts.cast_itemsize(request.dtype)
     weights = facts.weights.resident_bytes(cast)
     rows = [Term(EntryKind.WEIGHTS, weights, TermSource.HEADER, facts.quantisation.describe())]
+    if expansion is not None:
+        rows.append(
+            Term(EntryKind.WEIGHTS, expansion.added_bytes, TermSource.HEADER, expansion.note)
+        )
     rows += _working_terms(facts, settings, request, machine, measured)
     return Need(tuple(rows), _largest_buffer(facts, settings, request))
 

@@ -8,6 +8,7 @@ from swiftlm_engine.brain.facts import LayerKind, ModelFacts
 from swiftlm_engine.brain.ledger import EntryKind
 from swiftlm_engine.brain.plan import partition
 from swiftlm_engine.brain.plan.calibrated import measured_speed
+from swiftlm_engine.brain.plan.expansion import CpuWeights
 from swiftlm_engine.brain.plan.fit import Candidate, Fitter
 from swiftlm_engine.brain.plan.machine import Accelerator, Covers, MachineLimits, gigabytes
 from swiftlm_engine.brain.plan.memory_terms import MeasuredTerms, Need, Term, TermSource
@@ -36,6 +37,7 @@ def make_plan(
     short = chosen is None
     candidate = chosen or fitter.smallest()
     if not short:
+        candidate = fitter.with_expansion(candidate)
         candidate = _with_prefix_cache(fitter, candidate)
     binding, _ = fitter.headroom(candidate.need)
     refused = short and not request.force
@@ -54,6 +56,7 @@ def make_plan(
         streaming=candidate.streaming,
         layers=candidate.layers,
         gpu_layers=candidate.gpu_layers,
+        expansion=candidate.expansion,
         reductions=() if short else tuple(_reductions(facts, request, measured, candidate)),
         fixes=fixes(fitter, candidate) if short else (),
         forced=short and request.force,
@@ -137,6 +140,12 @@ def _step(facts: ModelFacts, request: PlanRequest, candidate: Candidate) -> Step
     facts = _with_top_k(facts, request)
     full = facts.kv_bytes(0, candidate.settings.context, candidate.settings.kv, request.dtype)
     step = StepCost(facts.weights.active_bytes(cast), full)
+    if (expansion := candidate.expansion) is not None:
+        step = replace(
+            step,
+            weight_bytes=step.weight_bytes + expansion.added_bytes,
+            expanded_weights=expansion.expanded_bytes // 4,
+        )
     if (streaming := candidate.streaming) is not None:
         step = replace(
             step,
@@ -218,6 +227,18 @@ def _warnings(plan: Plan, step: StepCost) -> list[str]:
         found += partition.warnings(plan.need, plan.machine, plan.speed, whole)
     if plan.request.gpu_layers is not None and plan.machine.accelerator is Accelerator.CPU:
         found.append("--gpu-layers: there is no accelerator here, every layer is on the CPU")
+    if plan.request.cpu_weights is CpuWeights.EXPAND and plan.expansion is None:
+        found.append(f"weights are not expanded to float32: {_why_packed(plan)}")
     if not plan.refused and plan.speed.decode.high < 1:
         found.append("predicted decode is below one token per second")
     return found
+
+
+def _why_packed(plan: Plan) -> str:
+    if plan.machine.accelerator is not Accelerator.CPU:
+        return f"{plan.machine.accelerator} computes with quantized weights as they are"
+    if not plan.facts.weights.packed:
+        return "none of them are quantized"
+    if (plan.request.dtype or plan.facts.dtype) != "float32":
+        return "activations are not float32 (see --dtype)"
+    return f"the plan is {plan.strategy}"

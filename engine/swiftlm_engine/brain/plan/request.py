@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from swiftlm_engine.brain.facts import KvFormat, ModelFacts
 from swiftlm_engine.brain.plan.errors import BadPlanRequest
+from swiftlm_engine.brain.plan.expansion import CpuWeights
 
 # Without a wish: room for long agent sessions, not the 131,072 a model may claim; a plan with
 # more KV than that starves every other model on the machine.
@@ -50,6 +51,7 @@ class PlanRequest:
     images: bool = False  # the extra `vision` is installed: load the tower of a family that we run
     buffer_cache_bytes: int | None = None
     wire: bool = True
+    cpu_weights: CpuWeights = CpuWeights.AUTO
     force: bool = False
 
 

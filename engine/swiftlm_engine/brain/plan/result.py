@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from swiftlm_engine.brain.facts import ModelFacts
+from swiftlm_engine.brain.plan.expansion import Expansion
 from swiftlm_engine.brain.plan.layer_streaming import LayerPlacement
 from swiftlm_engine.brain.plan.machine import Accelerator, Limit, MachineLimits, gigabytes
 from swiftlm_engine.brain.plan.memory_terms import MeasuredTerms, Need, Term
@@ -75,6 +76,7 @@ class Plan:
     streaming: Streaming | None = None
     layers: LayerPlacement | None = None  # of a dense model, where they are streamed
     gpu_layers: int | None = None
+    expansion: Expansion | None = None  # of quantized weights, on the CPU back end
     reductions: tuple[str, ...] = ()
     fixes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -117,7 +119,7 @@ class Plan:
         if not self.refused:
             verdict = f"{self.strategy}, needs {gigabytes(self.needed_bytes)} of "
             verdict += f"{gigabytes(self.available_bytes)} ({self.binding.name})"
-            notes = [self.streaming_note] if self.streaming_note else []
+            notes = [note for note in (self.streaming_note, self.expansion_note) if note]
             return "; ".join([verdict, *notes, *self.reductions])
         text = (
             f"needs {gigabytes(self.needed_bytes)}, {gigabytes(self.available_bytes)} available "
@@ -143,6 +145,13 @@ class Plan:
             total = self.streaming.resident_layers + self.streaming.streamed_layers
             where += f" in {self.streaming.streamed_layers} of {total} layers"
         return f"{where} in memory, the others are read from disk, {speed}"
+
+    @property
+    def expansion_note(self) -> str:
+        """Empty where the weights stay as they are stored."""
+        if self.refused or self.expansion is None:
+            return ""
+        return f"weights {self.expansion.note}" if self.expansion.whole else self.expansion.note
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -212,6 +221,7 @@ class Plan:
             "warnings": list(self.warnings),
             "forced": self.forced,
             "streaming": self._streaming_json(),
+            "cpu_weights": self._expansion_json(),
             "speed": {
                 "prefill_tokens_s": _bounds(self.speed.prefill),
                 "decode_tokens_s": _bounds(self.speed.decode),
@@ -227,6 +237,18 @@ class Plan:
                 "kv_budget_bytes": self.engine.kv_budget_bytes,
                 "resident_bytes": self.engine.resident_bytes,
             },
+        }
+
+    def _expansion_json(self) -> dict[str, Any] | None:
+        if (expansion := self.expansion) is None or self.refused:
+            return None
+        return {
+            "note": self.expansion_note,
+            "expanded_bytes": expansion.expanded_bytes,
+            "added_bytes": expansion.added_bytes,
+            "head": expansion.head,
+            "attention_layers": expansion.attention_layers,
+            "mlp_layers": expansion.mlp_layers,
         }
 
     def _streaming_json(self) -> dict[str, Any] | None:

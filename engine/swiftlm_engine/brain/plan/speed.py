@@ -63,6 +63,7 @@ class StepCost:
     synced_layers: int = 0
     sweep_bytes: float = 0.0
     cpu_share: float = 0.0
+    expanded_weights: int = 0  # packed on disk, floats in memory
 
 
 # GB/s and half-precision TFLOP/s of Apple's chips (published; M5 with its matrix units).
@@ -106,25 +107,28 @@ def prior_speed(device_name: str, accelerator: str, num_cores: int = 2) -> Machi
 def predict(facts: ModelFacts, machine: MachineSpeed, step: StepCost) -> PredictedSpeed:
     """Speeds of one sequence alone on the machine."""
     operations = 2 * facts.weights.active_weights
-    packed = facts.quantisation.default is not None
-    rate = machine.packed_ops_s if packed else machine.float_ops_s
+    packed = operations if facts.quantisation.default is not None else 0
+    packed = max(0, packed - 2 * step.expanded_weights)
     layers = len(facts.layers)
+
+    def compute_s(fast: bool) -> float:
+        floats = (operations - packed) / _end(machine.float_ops_s, fast)
+        return floats + packed / _end(machine.packed_ops_s, fast)
 
     def decode_s(fast: bool, kv_bytes: int) -> float:
         moved = (step.weight_bytes + kv_bytes) / _end(machine.memory_bytes_s, fast)
-        computed = operations / _end(rate, fast)
         host = layers * _end(machine.layer_s, not fast)
         disk = step.disk_bytes_cached if fast else step.disk_bytes
         waits = disk / _end(machine.ssd_bytes_s, fast)
         waits += step.synced_layers * _end(machine.sync_s, not fast)
         penalty = 1 + step.cpu_share * (_end(_CPU_PENALTY, not fast) - 1)
-        return max(moved, computed) * penalty + host + waits
+        return max(moved, compute_s(fast)) * penalty + host + waits
 
     def prefill_s(fast: bool) -> float:
         penalty = 1 + step.cpu_share * (_end(_CPU_PENALTY, not fast) - 1)
         # The next experts are read while the last ones compute: the slower of the two decides.
         reads = step.sweep_bytes / _end(machine.ssd_bytes_s, fast)
-        return max(operations * penalty / _end(rate, fast), reads)
+        return max(compute_s(fast) * penalty, reads)
 
     return PredictedSpeed(
         prefill=Range(1 / prefill_s(False), 1 / prefill_s(True)),

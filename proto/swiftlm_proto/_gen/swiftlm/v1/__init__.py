@@ -473,6 +473,11 @@ class CacheRequest(betterproto2.Message):
     of each streamed layer, from the next step on
     """
 
+    expanded: "bool | None" = betterproto2.field(5, betterproto2.TYPE_BOOL, optional=True)
+    """
+    false: weights are quantized again, as on disk; true: float32 again
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "CacheRequest", CacheRequest)
 
@@ -1540,6 +1545,11 @@ class LoadOptions(betterproto2.Message):
 
     ssd_prefetch: "str | None" = betterproto2.field(15, betterproto2.TYPE_STRING, optional=True)
 
+    cpu_weights: "str | None" = betterproto2.field(16, betterproto2.TYPE_STRING, optional=True)
+    """
+    auto, expand, keep
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "LoadOptions", LoadOptions)
 
@@ -1693,6 +1703,15 @@ class LoadRequest(betterproto2.Message):
     """
     load weights that make no sense of plain text, too
     """
+
+    expand_head: "bool" = betterproto2.field(31, betterproto2.TYPE_BOOL)
+    """
+    Quantized weights held as float32 on the CPU back end: the head, and blocks of the first layers.
+    """
+
+    expand_attention_layers: "int" = betterproto2.field(32, betterproto2.TYPE_UINT32)
+
+    expand_mlp_layers: "int" = betterproto2.field(33, betterproto2.TYPE_UINT32)
 
 
 default_message_pool.register_message("swiftlm.v1", "LoadRequest", LoadRequest)
