@@ -14,7 +14,8 @@
    `reserve_tokens` it may decode. Memory that cannot be had now is waited for, and a smaller
    request may pass the one that waits.
 6. A decoding sequence that outgrows its reservation asks the gate for the next step; when there is
-   nothing left, the youngest one gives its memory back and waits again (it loses no text).
+   nothing left, the youngest one gives its memory back and waits again (it loses no text), at
+   least until the next step.
 7. A sequence whose prefix is still being read from disk gets no chunk; the next one does.
 8. Aborted and overdue sequences leave at the start of the next step, whatever they are doing.
 """
@@ -119,7 +120,7 @@ class Scheduler:
     def plan(self) -> StepPlan:
         gone = self._collect_gone()
         starved, preempted = self._grow()
-        chunks = self._next_chunks()
+        chunks = self._next_chunks(preempted)
         decode = tuple(s for s in self._running if s.phase is Phase.DECODING)
         return StepPlan((*gone, *starved), preempted, decode, chunks)
 
@@ -231,13 +232,15 @@ class Scheduler:
 
     # -- prefill
 
-    def _next_chunks(self) -> tuple[Chunk, ...]:
+    def _next_chunks(self, preempted: tuple[Sequence, ...]) -> tuple[Chunk, ...]:
+        """`preempted` wait for a step: their old caches are taken before new ones are opened."""
         now = self._clock()
         chunks: list[Chunk] = []
         left_s = self._slice_s()
         short_left_s = left_s if self._is_read() else max(left_s, BURST_S)
         started = [s for s in self._running if s.phase is Phase.PREFILLING]
-        for sequence in sorted([*started, *self._waiting], key=lambda s: self._score(s, now)):
+        asked = [s for s in (*started, *self._waiting) if s not in preempted]
+        for sequence in sorted(asked, key=lambda s: self._score(s, now)):
             if not sequence.is_open and any(_will_share(chunk, sequence) for chunk in chunks):
                 continue  # in the next step it finds in the cache what this step prefills
             if sequence.phase is Phase.WAITING and not self._admit(sequence, now):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,17 +32,31 @@ def sequence(
 
 
 class Machine:
-    """Plays the runner: prefills at a fixed rate, decodes one token per row and step."""
+    """Plays the runner: prefills at a fixed rate, decodes one token per row and step. It obeys a
+    plan in the engine's order and needs caches for all that it computes."""
 
     def __init__(self, scheduler: Scheduler, clock: Clock, tokens_per_s: float = 1000.0) -> None:
         self.scheduler, self.clock, self.rate = scheduler, clock, tokens_per_s
         self.finished: dict[str, int] = {}
         self.first_token_at: dict[str, float] = {}
+        self.open: set[Sequence] = set()  # these have caches
+        self._spared, scheduler._open = scheduler._open, self._open_caches
+
+    def _open_caches(self, row: Sequence) -> int | None:
+        assert row not in self.open, "opened twice"
+        spared = self._spared(row)
+        if spared is not None:
+            self.open.add(row)
+        return spared
 
     def step(self) -> StepPlan:
         plan = self.scheduler.plan()
         for gone in plan.gone:
+            self.open.discard(gone)
             self._count(gone)
+        for preempted in plan.preempted:
+            self.open.discard(preempted)
+        assert self.open >= {*plan.decode, *(chunk.sequence for chunk in plan.chunks)}
         ended = []
         for row in plan.decode:
             row.output_ids.append(0)
@@ -53,8 +69,10 @@ class Machine:
         passes = alone(plan.chunks, seconds)
         self.scheduler.apply(plan, StepResult(passes, len(plan.decode), 0.01, tuple(ended)))
         for row, _ in ended:
+            self.open.discard(row)
             self._count(row)
         self.scheduler.check_integrity()
+        assert self.open <= set(self.scheduler.running), "caches that nobody holds"
         return plan
 
     def run(self, max_steps: int = 10_000) -> None:
@@ -277,6 +295,28 @@ def test_youngest_gives_its_memory_back_when_an_older_one_outgrows_its_reservati
     assert m.finished == {"old": 1, "young": 1}
     assert len(old.output_ids) == len(young.output_ids) == 40
     assert gate.reserved_bytes == 0
+
+
+def test_sequence_that_is_preempted_is_not_opened_again_before_its_caches_are_taken():
+    # One that grows by 100 bytes at a time, and another of 50 that is in the middle of its prompt.
+    gate = LimitedKV(250)
+    m, scheduler, _ = machine(
+        gate,
+        price=lambda prompt, new: 50 if prompt == 900 else 100 * math.ceil(new / 50),
+        reserve_tokens=100,
+        prefill_chunk=16,
+    )
+    grows, other = sequence("grows", 10, max_tokens=900), sequence("other", 900, first_id=5000)
+    m.rate = 50.0
+    scheduler.add([grows])
+    while len(grows.output_ids) < 98:
+        m.step()
+    scheduler.add([other])
+    m.step()
+    plans = [m.step() for _ in range(2)]
+    assert [plan.preempted for plan in plans if plan.gone == (grows,)] == [(other,)]
+    m.run()
+    assert m.finished == {"grows": 1, "other": 1}
 
 
 def test_sequence_that_outgrows_all_memory_alone_ends_for_want_of_memory():
