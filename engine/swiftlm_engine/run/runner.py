@@ -324,11 +324,14 @@ class Runner:
 
     @staticmethod
     def _held_ids(sequence: Sequence, row: Row | None) -> list[int]:
-        """The tokens that the caches of a sequence hold."""
-        if not sequence.output_ids:
-            return sequence.prompt_ids[: sequence.prefilled]
+        """The tokens that the caches of a sequence hold: what is prefilled, until it has a row.
+
+        A row that is not fresh has dispatched its last known token, read or not.
+        """
+        if row is None:
+            return sequence.prefill_slice(0, sequence.prefilled)
         ids = sequence.prompt_ids + sequence.output_ids
-        return ids[:-1] if row is not None and row.fresh else ids
+        return ids[:-1] if row.fresh else ids
 
     def _checkpoint(self, chunk: Chunk) -> None:
         """Stores a checkpoint where one was asked for; if none was, at the prompt's end and, of a
@@ -354,7 +357,7 @@ class Runner:
         first_of_several = len(wanted) > 1 and position == wanted[0]
         kind = Kind.SYSTEM if first_of_several else Kind.PROMPT
         self._ranks.offer(sequence.key)
-        ids = self._cache_ids(sequence, sequence.prompt_ids[:position])
+        ids = self._cache_ids(sequence, sequence.prefill_slice(0, position))
         self._prefix.store(ids, caches, kind, salt)
 
     def keep_prompts(self) -> None:
