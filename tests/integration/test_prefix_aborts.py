@@ -6,7 +6,6 @@ refused. Steps are made by hand, so that every step of a row's life has its turn
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -69,8 +68,8 @@ def job(name: str, prompt=PROMPT, max_tokens: int = 6, **more) -> GenerateJob:
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def stepped(request, tmp_path_factory) -> Iterator[Stepped]:
-    yield Stepped(make_model(request.param, tmp_path_factory.mktemp(request.param)))
+def stepped(request, tmp_path_factory) -> Stepped:
+    return Stepped(make_model(request.param, tmp_path_factory.mktemp(request.param)))
 
 
 @pytest.mark.parametrize(

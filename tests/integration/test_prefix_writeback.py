@@ -3,8 +3,10 @@
 Caches without a model; a disk whose gate the test opens. No test waits for time to pass.
 """
 
+import errno
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from mlx_lm.models.cache import ArraysCache, KVCache
 from prefix_runner import write_out
 
 from swiftlm_engine.brain.prefix_index import Kind
+from swiftlm_engine.prefix import ssd
 from swiftlm_engine.prefix.cache import HitSource, Match, Miss, MissReason, PrefixCache, StoreResult
 from swiftlm_engine.prefix.fingerprint import Fingerprint
 from swiftlm_engine.prefix.namespace import FolderInUse
@@ -420,6 +423,147 @@ def test_write_error_costs_the_file_and_what_hangs_on_it_only(tmp_path):
     assert cache.match(tokens(1, 160)).source is HitSource.RAM
     cache.close(LONG)
     assert length_on_disk(tmp_path, tokens(1, 160)) == 64
+
+
+def gone_folder(tmp_path) -> None:
+    shutil.rmtree(tmp_path)
+
+
+def unusable_folder(tmp_path) -> None:
+    """As a volume that was unmounted, for a user who may not write there."""
+    shutil.rmtree(tmp_path)
+    tmp_path.write_text("in the way")
+
+
+def evict(cache) -> None:
+    cache.store(tokens(9, 900), hybrid(900))
+
+
+@pytest.mark.parametrize("lose", [gone_folder, unusable_folder])
+@pytest.mark.parametrize("use", [PrefixCache.pump, evict, PrefixCache.clear, PrefixCache.close])
+def test_folder_that_is_lost_costs_what_it_held_and_nothing_else(tmp_path, lose, use):
+    folder = tmp_path / "prefix"
+    cache = open_cache(folder, PosixDisk(), hybrid, ram_tokens=1000)
+    cache.store(tokens(1, 160), hybrid(160))
+    write_out(cache)
+    cache.store(tokens(2, 300), hybrid(300))
+    lose(folder)
+    use(cache)
+    if use in (PrefixCache.pump, evict):
+        assert cache.stats().ssd.dropped["folder gone"]
+        assert cache.match([*tokens(9 if use is evict else 2, 900), 0]).source is HitSource.RAM
+        cache.store(tokens(3, 64), hybrid(64))
+        cache.pump()
+    cache.close(LONG)
+    if lose is gone_folder and use in (PrefixCache.pump, evict):
+        assert length_on_disk(folder, [*tokens(3, 64), 0], hybrid) == 64
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE, errno.ENODEV])
+def test_disk_that_does_not_say_what_is_free_is_not_written_to(tmp_path, code):
+    class SickDisk(PosixDisk):
+        is_sick = False
+
+        def free_bytes(self, folder):
+            if self.is_sick:
+                raise OSError(code, os.strerror(code))
+            return super().free_bytes(folder)
+
+    disk = SickDisk()
+    cache = open_cache(tmp_path, disk)
+    disk.is_sick = True
+    cache.store(tokens(1, 64), plain(64))
+    assert cache.pump()
+    assert cache.stats().ssd.dropped == {"folder gone": 1}
+    disk.is_sick = False
+    cache.store(tokens(2, 64), plain(64))
+    cache.close(LONG)
+    assert length_on_disk(tmp_path, [*tokens(2, 64), 0]) == 64
+
+
+def test_folder_that_cannot_be_read_at_start_is_unlocked_again(tmp_path):
+    class SickDisk(PosixDisk):
+        def free_bytes(self, folder):
+            raise OSError(errno.EIO, "sick")
+
+    with pytest.raises(OSError, match="sick"):
+        open_cache(tmp_path, SickDisk())
+    open_cache(tmp_path, PosixDisk()).close(LONG)
+
+
+def test_state_that_no_file_can_hold_is_a_drop(disk, tmp_path):
+    def odd(count: int = 0):
+        caches = hybrid(count)
+        if count:
+            caches[1].lengths = {count}
+        return caches
+
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk, odd)
+    cache.store(tokens(1, 64), odd(64))
+    assert cache.pump()
+    assert cache.stats().ssd.dropped == {"not storable": 1}
+    cache.close(LONG)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, errno.EACCES, errno.EINTR])
+def test_file_that_cannot_be_read_just_now_is_a_miss_and_stays(tmp_path, monkeypatch, code):
+    cache = open_cache(tmp_path, PosixDisk())
+    cache.store(tokens(1, 320), plain(320))
+    cache.close(LONG)
+    again = open_cache(tmp_path, PosixDisk())
+
+    def fail(path, buffer):
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ssd, "read_payload", fail)
+        assert again.match([*tokens(1, 320), 0]) == Miss(MissReason.EMPTY)
+    assert again.stats().ssd.num_corrupt == 0
+    assert again.match([*tokens(1, 320), 0]).length == 320
+    again.close(LONG)
+
+
+def test_disk_that_others_have_filled_costs_nothing_of_what_is_kept(disk, tmp_path):
+    disk.gate.set()
+    cache = open_cache(tmp_path, disk, min_free_bytes=1 << 20)
+    cache.store(tokens(1, 64), plain(64))
+    write_out(cache)
+    disk.free = 0
+    cache.store(tokens(2, 64), plain(64))
+    write_out(cache)
+    assert cache.stats().ssd.dropped == {"directory full": 1}
+    cache.close(LONG)
+    assert length_on_disk(tmp_path, [*tokens(1, 64), 0]) == 64
+
+
+def test_block_that_was_discarded_is_not_served_before_its_second_write(disk, tmp_path):
+    cache = open_cache(tmp_path, disk, ram_tokens=100)
+    cache.store(tokens(1, 64), plain(64))
+    cache.pump()
+    cache._ssd.clear()
+    cache._offers.add(cache._ram.snapshots(list(cache._ram._index)), Kind.TURN)
+    cache.pump()  # the same blocks are planned again, behind their removal
+    disk.gate.set()
+    assert cache._ssd._writer.drain(LONG)
+    results = cache._ssd._writer.results()
+    assert len(results) == 4
+    cache._ssd._writer.results = lambda: results[:2]
+    cache._ssd.reap()
+    assert not any(item.is_ready for item in cache._ssd.tree.items())
+    cache._ssd._writer.results = lambda: results[2:]
+    cache._ssd.reap()
+    assert all(item.is_ready for item in cache._ssd.tree.items())
+    cache.close(LONG)
+
+
+def test_wait_begins_anew_once_nothing_waits(disk, tmp_path):
+    now = [3.0]
+    cache = open_cache(tmp_path, disk, cache_clock=lambda: now[0], ram_tokens=100)
+    cache.store(tokens(1, 64), plain(64))
+    now[0] = 500.0
+    cache.store(tokens(2, 64), plain(64))  # evicts the first
+    assert cache.waiting_since == 500.0
 
 
 CHILD = """

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from swiftlm_engine.brain.prefix_index import Entry, Found, Kind
+from swiftlm_engine.prefix.block_tree import BlockPath
 from swiftlm_engine.prefix.ram import CacheLayout, RamTier
 from swiftlm_engine.prefix.snapshot import Cache, assemble, kind_of, leaves_of, length_of
 from swiftlm_engine.prefix.ssd import SsdStats, SsdTier
@@ -243,11 +244,12 @@ class PrefixCache:
         self, ssd: SsdTier, token_ids: Sequence[int], salt: bytes
     ) -> Generator[bool, None, Match | None]:
         """A hit from disk where it is worth the read; the RAM tier then has it too."""
+        unread: BlockPath | None = None
         while not self._is_closed:
             found = self._ram.find(token_ids, len(token_ids) - 1, salt)
             worth = found.length + (_MIN_SSD_GAIN if found.length else 1)
             route = ssd.find(token_ids, len(token_ids) - 1, salt)
-            if route is None or route.length < worth:
+            if route is None or route.length < worth or route == unread:
                 return None
             if self._is_reading:  # maybe the very same prefix: look again when RAM has it
                 yield False
@@ -258,7 +260,8 @@ class PrefixCache:
             finally:
                 self._is_reading = False
             if leaves is None:
-                continue  # the damaged file is gone from the index: look again
+                unread = route
+                continue  # a damaged file is gone from the index: look again
             caches = assemble(self._layout.shape, iter(leaves))
             self._ram.store(token_ids[: route.length], caches, Kind.TURN, salt)
             common = max(route.length, found.common)

@@ -63,6 +63,7 @@ def fingerprint_of(
         "tokenizer": _digest(_file_digest(folder / name) for name in _TOKENIZER_FILES),
         "template": _digest([template.encode()]),
         "kv_format": kv_format,
+        "swiftlm": _version("swiftlm"),  # compressed KV means what our tables say
         "mlx": _version("mlx"),
         "mlx_lm": _version("mlx-lm"),
         "machine": platform.machine(),

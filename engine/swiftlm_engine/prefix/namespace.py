@@ -37,11 +37,17 @@ class Deleted:
 @dataclass(frozen=True, slots=True)
 class Namespace:
     folder: Path
+    fingerprint: Fingerprint
     lock_file: int  # open descriptor; the lock lives as long as it does
     deleted: tuple[Deleted, ...]
 
     def path(self, kind: FileKind, id: str) -> Path:
         return self.folder / (id + SUFFIXES[kind])
+
+    def make_folder(self) -> None:
+        """Also again, when somebody deleted it."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (self.folder / _FINGERPRINT_FILE).write_text(self.fingerprint.to_json())
 
     def close(self) -> None:
         os.close(self.lock_file)
@@ -56,17 +62,16 @@ def open_namespace(root: Path, fingerprint: Fingerprint, lock_wait_s: float = 0.
     lock_file = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _lock(lock_file, time.monotonic() + lock_wait_s)
-        folder = root / fingerprint.digest
         deleted = tuple(_delete_others(root, fingerprint))
-        folder.mkdir(exist_ok=True, mode=0o700)
-        (folder / _FINGERPRINT_FILE).write_text(fingerprint.to_json())
+        namespace = Namespace(root / fingerprint.digest, fingerprint, lock_file, deleted)
+        namespace.make_folder()
     except BlockingIOError as error:
         os.close(lock_file)
         raise FolderInUse(f"{root} is in use by another process") from error
     except BaseException:
         os.close(lock_file)
         raise
-    return Namespace(folder, lock_file, deleted)
+    return namespace
 
 
 def _lock(lock_file: int, deadline: float) -> None:

@@ -7,6 +7,7 @@ the directory limit from the moment it is planned and is served only once it is 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import time
@@ -112,9 +113,15 @@ class SsdTier:
         self._writer = Writer(limits.queue_bytes, self._disk)
         self._allowance = WriteAllowance(limits.max_bytes_per_day, clock)
         self._counters = _Counters()
+        self._planned: dict[str, BlockHeader] = {}  # files that are not in place yet
         self._namespace: Namespace = open_namespace(root, fingerprint, limits.lock_wait_s)
-        self._counters.num_corrupt = load_tree(self._namespace, self.tree)
-        self._make_room(0, keep=())
+        self._is_lost = False  # the folder could not be asked when something was last written
+        try:
+            self._counters.num_corrupt = load_tree(self._namespace, self.tree)
+            self._make_room(0, keep=())
+        except OSError:
+            self._namespace.close()
+            raise
         for deleted in self._namespace.deleted:
             changed = ", ".join(deleted.changed)
             log.warning("prefix files deleted: %s bytes, changed: %s", deleted.nbytes, changed)
@@ -126,8 +133,9 @@ class SsdTier:
         return self.tree.find(pack(token_ids[:max_length]), max_length, salt)
 
     def restore(self, route: BlockPath) -> Generator[bool, None, list[Cache] | None]:
-        """Returns the leaves at `route.length`; None when a file is damaged (then it is deleted)
-        or gone. Pauses after each file and each leaf, so that decode can go on in between."""
+        """Returns the leaves at `route.length`; None when a file cannot be read: a damaged one is
+        deleted, and with one that is gone forgotten, others may be read the next time. Pauses after
+        each file and each leaf, so that decode can go on in between."""
         # First, so that nothing on the route is evicted during a pause.
         self.touch(route.state or route.blocks[-1])
         self.touch(route.blocks[-1])
@@ -201,10 +209,13 @@ class SsdTier:
         path = self._namespace.path(kind, item.id)
         try:
             header, views = read_payload(path, buffer)
-        except (CorruptFile, OSError) as error:
+        except (CorruptFile, FileNotFoundError) as error:
             log.warning("prefix file deleted: %s: %s", path.name, error)
             self._counters.num_corrupt += 1
             self.discard(item)
+            return None
+        except OSError as error:  # too many open files: no fault of this one
+            log.warning("prefix file not read: %s: %s", path.name, error)
             return None
         self._counters.bytes_read += item.nbytes
         return header, views
@@ -224,15 +235,33 @@ class SsdTier:
         if not self._allowance.covers(nbytes):
             self.count_drop("daily writes spent")
             return False
-        if not self._make_room(nbytes, keep):
+        try:
+            has_room = self._make_room(nbytes, keep)
+        except OSError as error:
+            self._lose_folder(error)
+            return False
+        self._is_lost = False
+        if not has_room:
             self.count_drop("directory full")
             return False
         self._allowance.spend(nbytes)
         return True
 
+    def _lose_folder(self, error: OSError) -> None:
+        """Somebody deleted the folder, or its volume went: what is asked for next is prefilled."""
+        self.count_drop("folder gone")
+        if not self._is_lost:
+            log.warning("prefix cache folder cannot be used, prefixes stay in memory: %s", error)
+        self._is_lost = True
+        if isinstance(error, FileNotFoundError):
+            self.clear()
+            with contextlib.suppress(OSError):
+                self._namespace.make_folder()
+
     def write(self, item: Block | State, header: BlockHeader, buffers: list[bytes]) -> None:
         """Plan the file into the tree and hand its bytes to the writer."""
         self.tree.add(item)
+        self._planned[item.id] = header
         self._writer.submit(
             Write(self._namespace.path(header.kind, item.id), header, tuple(buffers))
         )
@@ -254,8 +283,10 @@ class SsdTier:
         for result in self._writer.results():
             self._counters.bytes_written += result.num_bytes
             item = self.tree.get(result.id)
-            if item is None:
+            # Else it was discarded meanwhile; what is planned there now is another write.
+            if item is None or self._planned.get(result.id) is not result.header:
                 continue
+            del self._planned[result.id]
             if result.error is None:
                 item.is_ready = True
             else:
@@ -266,6 +297,7 @@ class SsdTier:
     def discard(self, item: Block | State) -> None:
         """Forget a file and all that hangs on it, and delete them."""
         for gone in self.tree.remove(item):
+            self._planned.pop(gone.id, None)
             self._writer.submit(Remove(self._path(gone), gone.nbytes))
 
     # ---- life ----
@@ -313,6 +345,9 @@ class SsdTier:
         if needed <= 0:
             return True
         wanted, freed = needed + int(self.limits.max_bytes * (1 - _EVICT_TO)), 0
+        replaceable = (i.nbytes for i in self.tree.items() if i.is_ready and i not in keep)
+        if sum(replaceable) < needed:  # others fill the disk: what is there would go for nothing
+            return False
         for item in self.tree.by_age():
             hangs_on = isinstance(item, Block) and (item.children or item.states)
             if freed < wanted and item.is_ready and not hangs_on and item not in keep:

@@ -10,6 +10,7 @@ amount to as many bytes, which keeps all writes within twice the KV of the token
 that has not paid for itself yet is written when it would otherwise be lost: on eviction, at close.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +21,18 @@ from swiftlm_engine.brain.prefix_index import Entry, Kind
 from swiftlm_engine.brain.tokens import TOKEN_BYTES
 from swiftlm_engine.prefix.block_file import ArrayRecord, BlockHeader, FileKind, file_bytes
 from swiftlm_engine.prefix.block_tree import Block, State, block_id, chain_of, state_id
-from swiftlm_engine.prefix.disk_leaves import TokenArrays, take_apart, to_bytes, token_arrays
+from swiftlm_engine.prefix.disk_leaves import (
+    NotStorable,
+    TokenArrays,
+    take_apart,
+    to_bytes,
+    token_arrays,
+)
 from swiftlm_engine.prefix.ram import Leaves
 from swiftlm_engine.prefix.snapshot import floor_of, is_empty, leaf_nbytes
 from swiftlm_engine.prefix.ssd import SsdTier
+
+log = logging.getLogger(__name__)
 
 # Where tokens cost nothing on disk (a purely recurrent model), states are this many tokens apart.
 _RECURRENT_GAP = 512
@@ -105,6 +114,8 @@ class WritebackQueue:
                 offer.parts.pop(entry, None)
                 if not offer.parts:
                     offers.remove(offer)
+        if was_evicted and not self._waiting:
+            self._since = None
 
     def _save_evicted(self, entry: Entry) -> None:
         self._copied = 0
@@ -136,6 +147,15 @@ class WritebackQueue:
 
     def _advance(self, offer: _Pending, max_bytes: int) -> bool:
         """True when there is nothing more to do for this offer now; False: the queue is full."""
+        try:
+            return self._write(offer, max_bytes)
+        except NotStorable as error:
+            log.warning("prefix of %s tokens not written: %s", offer.length, error)
+            self._tier.count_drop("not storable")
+            return True
+
+    def _write(self, offer: _Pending, max_bytes: int) -> bool:
+        """As `_advance`. Raises NotStorable."""
         block, length = self._tier.tree.attach_point(offer.tokens, offer.salt)
         cutter = offer.cutter = offer.cutter or _BlockSplitter(self._tier, self._leaves_of(offer))
         while length < offer.length and cutter.is_complete:

@@ -83,11 +83,15 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Outcome of a Write: `error` is None when the file is in place."""
+    """Outcome of the Write of this very header: `error` is None when the file is in place."""
 
-    id: str
+    header: BlockHeader
     num_bytes: int
     error: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self.header.id
 
 
 class Writer:
@@ -177,7 +181,7 @@ class Writer:
         try:
             if isinstance(operation, Write):
                 pieces = encode(operation.header, operation.buffers)
-                return Written(operation.header.id, self._disk.write(operation.path, pieces))
+                return Written(operation.header, self._disk.write(operation.path, pieces))
             if isinstance(operation, Remove):
                 self._disk.remove(operation.path)
             else:
@@ -190,5 +194,5 @@ class Writer:
 def _failed(operation: Write | Remove | Touch, error: Exception) -> Written | None:
     """A write has to be answered; a file that stays too long or looks too old does no harm."""
     if isinstance(operation, Write):
-        return Written(operation.header.id, 0, str(error) or type(error).__name__)
+        return Written(operation.header, 0, str(error) or type(error).__name__)
     return None

@@ -29,6 +29,10 @@ def test_same_folder_has_the_same_fingerprint(folder):
     assert fingerprint(folder).digest == fingerprint(folder).digest
 
 
+def test_versions_of_all_that_computes_kv_are_part_of_it(folder):
+    assert {"swiftlm", "mlx", "mlx_lm"} <= fingerprint(folder).parts.keys()
+
+
 @pytest.mark.parametrize("at", [-1, -10_000, -5_000])
 def test_changed_weights_change_it(folder, at):
     before = fingerprint(folder)
