@@ -98,6 +98,9 @@ def leaf_from_tokens(empty: Cache, arrays: Sequence[mx.array], length: int) -> C
 
 def take_apart(leaf: Cache) -> tuple[Any, list[mx.array]]:
     """The whole state of a leaf as a JSON tree plus the arrays the tree refers to by number."""
+    settable = getattr(type(leaf), "state", None)
+    if isinstance(settable, property) and settable.fset is None:
+        raise NotStorable(f"the state of a {type(leaf).__name__} cannot be put back")
     arrays: list[mx.array] = []
     content = [leaf.state, getattr(leaf, "meta_state", None)]
     return _tree_of(content, arrays), arrays

@@ -76,6 +76,7 @@ def take(leaf: Cache) -> Cache:
     snapshot = copy.deepcopy(leaf)
     if not is_empty(snapshot):
         _drop_slack(snapshot)
+        _own_buffers(snapshot)
     return snapshot
 
 
@@ -159,6 +160,29 @@ def map_arrays(leaf: Cache, change: Callable[[mx.array], mx.array]) -> None:
     leaf.values = tree_map(change, leaf.values)
 
 
+def _own_buffers(leaf: Cache) -> None:
+    """A view of a chunk or of a row in a batch would keep all of it; a buffer that holds no more
+    than its array stays shared."""
+    own = _own if kind_of(leaf) is LeafKind.STATE else _shared_or_own
+    for name, value in list(getattr(leaf, "__dict__", {}).items()):
+        if isinstance(value, (mx.array, list, tuple, dict)):
+            setattr(leaf, name, tree_map(own, value))
+
+
+def _shared_or_own(value: Any) -> Any:
+    # MLX shares a buffer up to 16 KiB larger than the array, else it copies.
+    return mx.contiguous(value) if isinstance(value, mx.array) else value
+
+
+def _own(value: Any) -> Any:
+    """States are small and many: 16 KiB more for each array would be several times their bytes."""
+    if isinstance(value, mx.array) and value.ndim and value.nbytes <= _ALWAYS_COPIED_BYTES:
+        return mx.take(value, mx.arange(value.shape[0]), axis=0)
+    return _shared_or_own(value)
+
+
+# Of a larger array 16 KiB are next to nothing.
+_ALWAYS_COPIED_BYTES = 512 << 10
 # A buffer with more unused steps than this share of the used ones is copied out when stored.
 _MAX_SLACK = 0.25
 
