@@ -36,8 +36,9 @@ from swiftlmd.faults import ServiceError
 from swiftlmd.hosts.checks import Examiner
 from swiftlmd.hosts.survey import Survey
 from swiftlmd.http.app import make_app, make_runner
-from swiftlmd.http.context import GUARD
+from swiftlmd.http.context import CONTEXT, GUARD
 from swiftlmd.http.lan_port import LanPort
+from swiftlmd.http.limits import Exchanges
 from swiftlmd.http.security import Guard
 from swiftlmd.lifecycle import logs
 from swiftlmd.lifecycle.background_tasks import (
@@ -101,6 +102,7 @@ class Daemon:
         self._config_error = ""
         self._counting = self._settings()  # what was taken over last
         self._guard: Guard | None = None  # of the port, once it listens
+        self._exchanges: Exchanges | None = None  # over the port, once it listens
         readings = system_readings()
         device = system_device(cuda=has_cuda_mlx())
         self._machine = Machine(
@@ -216,6 +218,7 @@ class Daemon:
         options = http_options(self._settings(), lan.authority)
         app = make_app(self._service, options, admin=admin, store=store)
         self._guard = app[GUARD]
+        self._exchanges = app[CONTEXT].exchanges
         runner = make_runner(app)
         await runner.setup()
         sockets.push_async_callback(runner.cleanup)
@@ -247,11 +250,20 @@ class Daemon:
         log.info("stopping in_flight=%d patience_s=%g", len(self._service.requests), patience_s)
         try:
             async with asyncio.timeout(patience_s) as self._drain_limit:
-                await self._service.requests.idle.wait()
+                await self._all_answered()
         except TimeoutError:
             log.warning("ending requests that did not finish n=%d", len(self._service.requests))
         finally:
             self._drain_limit = None
+
+    async def _all_answered(self) -> None:
+        """No request is worked on, and no client still reads its answer."""
+        exchanges = self._exchanges
+        while True:
+            await self._service.requests.idle.wait()
+            if exchanges is None or exchanges.idle.is_set():
+                return
+            await exchanges.idle.wait()
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -121,6 +121,29 @@ async def test_streams_that_outlast_the_drain_end_in_an_error_event_and_exit_is_
         assert not is_alive(engine)
 
 
+@pytest.mark.slow
+async def test_a_drain_waits_until_an_answer_is_read(place: Home) -> None:
+    size = 8_000_000
+    async with daemon(place, {"tokens": ["x"], "token_size": size}) as live:
+        await live.chat(max_tokens=1)
+        channel = socket.socket()
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        channel.connect(("127.0.0.1", place.port))
+        reader, writer = await asyncio.open_connection(sock=channel, limit=1 << 16)
+        body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "x"}]})
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        got = len(await reader.read(4096))
+        live.signal(signal.SIGTERM)
+        await eventually(lambda: "stopping in_flight" in place.log())
+        await asyncio.sleep(6)  # more than engines and connections are given to close
+        while data := await reader.read(1 << 20):
+            got += len(data)
+        writer.close()
+        assert got > size
+        assert await live.exit_code() == 0
+
+
 async def test_second_sigterm_does_not_wait_for_requests(place: Home) -> None:
     async with daemon(place, SLOW) as live:
         stream = live.stream()

@@ -30,6 +30,7 @@ class Script:
     """What the engine does. `token_s` is the pace; `tokens` the words of every answer."""
 
     tokens: list[str] = field(default_factory=lambda: ["one ", "two ", "three"])
+    token_size: int = 1  # times its word
     token_s: float = 0.0
     load_s: float = 0.0
     load_fault: str = ""
@@ -134,7 +135,7 @@ class FakeEngine(m.EngineBase):
         try:
             for token in tokens:
                 await asyncio.sleep(self._script.token_s)
-                self._token(identity, choices, token)
+                self._token(identity, choices, token * self._script.token_size)
                 sent += 1
                 if self._script.block_after_tokens == self._tokens:
                     self._blocked_at = time.monotonic()

@@ -80,8 +80,8 @@ class ScriptedBackend:
     state: str = "ready"
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def resolve(self, name: str) -> str:
-        name = self.aliases.get(name, name) or MODEL
+    async def named(self, model: str) -> str:
+        name = self.aliases.get(model, model) or MODEL
         known = [model.model for model in self.models]
         if name not in known:
             raise ModelNotFound(name, known)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import math
 import re
 import struct
@@ -25,12 +26,15 @@ from aiohttp import web
 
 from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError, from_fault
-from swiftlmd.http.context import CONTEXT
+from swiftlmd.http.channel import Channel
+from swiftlmd.http.context import CONTEXT, RECORD
+from swiftlmd.http.encoder import waiting
 from swiftlmd.http.errors import invalid, openai_body
 from swiftlmd.http.limits import read_body
 from swiftlmd.http.openai_json import data_event, dumps
 from swiftlmd.http.routes import Route
-from swiftlmd.http.sse import SSE_HEADERS
+
+log = logging.getLogger(__name__)
 
 # The web page asks for answers where every client does; what takes a path of this machine's disk
 # is for its owner alone.
@@ -179,22 +183,29 @@ def _plain(value: Any) -> Any:  # Any: what a message may hold
 async def _stream(
     request: web.Request, replies: AsyncIterator[betterproto2.Message]
 ) -> web.StreamResponse:
-    """Each reply as an event; leaving the page ends the call."""
-    response = web.StreamResponse(headers=SSE_HEADERS)
-    async with aclosing(cast(Any, replies)) as messages:  # Any: aclosing wants a generator
+    """Each reply as an event; leaving the page ends the call. A failure is the last event."""
+    channel = Channel(request, lambda: waiting(None))
+    async with channel.open(), aclosing(cast(Any, replies)) as messages:  # Any: wants a generator
         try:
             async for message in messages:
-                if not response.prepared:
-                    await response.prepare(request)
-                await response.write(data_event(to_json(message)))
-        except grpclib.GRPCError as error:
-            if not response.prepared:
-                raise
-            await response.write(data_event(openai_body(_translated(error))))
-    if not response.prepared:
-        await response.prepare(request)
-    await response.write_eof()
-    return response
+                await channel.write(data_event(to_json(message)))
+            await channel.end()
+        except ConnectionError:
+            raise
+        except Exception as error:  # after the first event HTTP cannot say it any more
+            failure = _failure(request, error)
+            await channel.fail(failure, data_event(openai_body(failure)))
+    return channel.response
+
+
+def _failure(request: web.Request, error: Exception) -> ServiceError:
+    if isinstance(error, ServiceError):
+        return error
+    if isinstance(error, grpclib.GRPCError):
+        return _translated(error)
+    log.error("operation failed request_id=%s", request[RECORD].request_id, exc_info=error)
+    message = f"the daemon failed: {type(error).__name__}; see its log"
+    return ServiceError(Kind.INTERNAL, message)
 
 
 def _translated(error: grpclib.GRPCError) -> ServiceError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from aiohttp import web
@@ -18,13 +19,14 @@ from aiohttp.http_exceptions import HttpProcessingError
 from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.http import api
+from swiftlmd.http import access_log, api
 from swiftlmd.http import web as companion
+from swiftlmd.http.channel import deliver
 from swiftlmd.http.context import CONTEXT, GUARD, RECORD, AppContext, RequestLog
 from swiftlmd.http.errors import error_response, from_http_exception
-from swiftlmd.http.generation import client_name
+from swiftlmd.http.generation import LEFT, client_name
 from swiftlmd.http.images import ImageLoader
-from swiftlmd.http.limits import Gate
+from swiftlmd.http.limits import Exchanges, Gate
 from swiftlmd.http.metrics import Metrics
 from swiftlmd.http.openapi import ROUTE_TABLE, openapi
 from swiftlmd.http.pairing import Pairing
@@ -36,10 +38,6 @@ from swiftlmd.http.security import Guard
 from swiftlmd.serving.backend import Backend
 
 log = logging.getLogger(__name__)
-access_log = logging.getLogger("swiftlmd.access")
-
-# Polled by dashboards and supervisors; their lines would bury the others.
-_QUIET_ROUTES = frozenset({"health", "ready", "metrics", "root", "models", "model", "web"})
 
 OPENAPI = Route("GET", "/openapi.json", "openapi", openapi, "This interface, as OpenAPI")
 _PAGE = (
@@ -87,6 +85,7 @@ def make_app(
         responses=ResponseStore(options.max_stored_responses, options.max_stored_bytes),
         answers=KeptAnswers(),
         gate=Gate(options.max_generations),
+        exchanges=Exchanges(),
         clock=clock,
         started_at=clock(),
     )
@@ -150,27 +149,38 @@ class _WireLog(logging.LoggerAdapter[logging.Logger]):
 
 @web.middleware
 async def _observe(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Gives the request an id, turns failures into answers, and accounts for it."""
-    record = request[RECORD] = RequestLog(route=request.match_info.route.name or "unknown")
+    """Gives the request an id, turns failures into answers, delivers, and accounts for it."""
+    record = request[RECORD] = RequestLog(
+        route=request.match_info.route.name or "unknown",
+        method=request.method,
+        path=request.path[: access_log.MAX_NAME],
+    )
+    parts = request.app[CONTEXT]
+    # The page's own streams last as long as the page is open: a drain does not wait for those.
+    waited_for = nullcontext() if record.route.startswith("api_") else parts.exchanges.under_way()
     started_at = time.monotonic()
     status = 0
-    try:
-        response = await _answer(request, handler, record)
-        status = response.status
-        return response
-    finally:
-        if not status:  # the client left: too early, or with the whole answer
-            status = 200 if record.sent_whole else 499
-            record.outcome = "" if record.sent_whole else "client_left"
-        seconds = time.monotonic() - started_at
-        request.app[CONTEXT].metrics.observe(record, status, seconds)
-        _log_access(request, record, status, seconds)
+    with waited_for:
+        try:
+            response = await _answer(request, handler, record)
+            await deliver(request, response)
+            status = response.status
+            return response
+        finally:
+            if not status:  # the client left: too early, or with the whole answer
+                status = 200 if record.sent_whole else 499
+                record.outcome = record.outcome or ("" if record.sent_whole else LEFT)
+            seconds = time.monotonic() - started_at
+            record.client = client_name(request)
+            parts.metrics.observe(record, status, seconds)
+            access_log.request_ended(record, status, seconds)
 
 
 async def _mark(request: web.Request, response: web.StreamResponse) -> None:
     """The headers of every answer, streamed or not."""
     response.headers["Server"] = "swiftlm"
     if RECORD in request:
+        request[RECORD].begun = True
         response.headers["x-request-id"] = request[RECORD].request_id
         response.headers.update(request.app[GUARD].cors_headers(request))
 
@@ -185,11 +195,15 @@ async def _answer(request: web.Request, handler: Handler, record: RequestLog) ->
     except ConnectionError:
         raise
     except Exception as error:  # the root of a request's task
-        log.exception("request failed request_id=%s path=%s", record.request_id, request.path)
+        log.exception("request failed request_id=%s path=%r", record.request_id, record.path)
         failure = ServiceError(
             Kind.INTERNAL, f"the daemon failed: {type(error).__name__}; see its log"
         )
     record.outcome = failure.code
+    if record.begun:  # a second answer would be read as a part of the first
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("the answer had begun when it failed")
     return error_response(request, failure, record.request_id)
 
 
@@ -200,33 +214,3 @@ async def _protect(request: web.Request, handler: Handler) -> web.StreamResponse
     if request.method == "OPTIONS":
         return web.Response(status=204, headers={"Allow": "GET, HEAD, POST, DELETE, OPTIONS"})
     return await handler(request)
-
-
-def _log_access(request: web.Request, record: RequestLog, status: int, seconds: float) -> None:
-    level = logging.DEBUG if record.route in _QUIET_ROUTES and status < 400 else logging.INFO
-    if not access_log.isEnabledFor(level):
-        return
-    usage = m.Usage() if record.usage is None else record.usage
-    timings = m.Timings() if record.timings is None else record.timings
-    fields = {
-        "method": request.method,
-        "path": request.path[:200],
-        "status": status,
-        "ms": round(seconds * 1000),
-        "request_id": record.request_id,
-        "model": record.model,
-        "stream": record.stream,
-        "prompt": usage.prompt_tokens,
-        "cached": usage.cached_tokens,
-        "completion": usage.completion_tokens,
-        "ttft_ms": round(record.first_token_s * 1000),
-        "queue_ms": round(timings.queue_s * 1000),
-        "prefill_ms": round(timings.prefill_s * 1000),
-        "decode_ms": round(timings.decode_s * 1000),
-        "outcome": record.outcome or "ok",
-        "cache": record.cache_note,
-        "client": client_name(request),
-    }
-    # The file gets the fields as JSON; the text is for whoever reads the logger elsewhere.
-    text = " ".join(f"{name}=%({name})r" for name in fields)
-    access_log.log(level, text, fields, extra={"fields": fields})

@@ -63,7 +63,7 @@ class ChatRequest(sampling.Sampled):
 async def chat(request: web.Request) -> web.StreamResponse:
     parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, ChatRequest)
-    record = begin(request, body.model, bool(body.stream))
+    record = await begin(request, body.model, bool(body.stream))
     engine_request = await to_engine(body, parts)
     generation = Generation(request, [engine_request])
     head = {
@@ -74,7 +74,7 @@ async def chat(request: web.Request) -> web.StreamResponse:
     if body.stream:
         options = body.stream_options
         encoder = ChatChunks(head, bool(options and options.include_usage), generation)
-        return await sse.stream(request, generation, encoder, parts.options)
+        return await sse.stream(request, generation, encoder)
     choices = await collect(generation)
     return web.json_response(whole_body(head, choices, generation), dumps=dumps)
 

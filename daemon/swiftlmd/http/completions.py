@@ -44,7 +44,7 @@ class CompletionRequest(sampling.Sampled):
 async def completions(request: web.Request) -> web.StreamResponse:
     parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, CompletionRequest)
-    record = begin(request, body.model, bool(body.stream))
+    record = await begin(request, body.model, bool(body.stream))
     generation = Generation(request, to_engine(body, parts.options))
     head = {
         "id": f"cmpl-{record.request_id}",
@@ -55,7 +55,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     if body.stream:
         options = body.stream_options
         encoder = CompletionChunks(head, bool(options and options.include_usage), generation)
-        return await sse.stream(request, generation, encoder, parts.options)
+        return await sse.stream(request, generation, encoder)
     choices = await collect(generation)
     return web.json_response(_whole_body(head, choices, generation), dumps=dumps)
 

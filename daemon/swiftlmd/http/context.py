@@ -15,7 +15,7 @@ from swiftlmd.serving.backend import Backend
 
 if TYPE_CHECKING:
     from swiftlmd.http.images import ImageLoader
-    from swiftlmd.http.limits import Gate
+    from swiftlmd.http.limits import Exchanges, Gate
     from swiftlmd.http.metrics import Metrics
     from swiftlmd.http.response_store import ResponseStore
     from swiftlmd.http.resumable_streams import KeptAnswers
@@ -31,6 +31,7 @@ class AppContext:
     bodies: BodyReader
     images: ImageLoader
     gate: Gate
+    exchanges: Exchanges
     responses: ResponseStore
     answers: KeptAnswers
     clock: Callable[[], float]  # seconds since the epoch
@@ -51,6 +52,12 @@ class RequestLog:
     timings: m.Timings | None = None
     first_token_s: float = 0.0
     cache_note: str = ""
+    method: str = ""
+    path: str = ""
+    client: str = ""  # as the log shows it
+    key: str = ""  # the name of the API key that was sent
+    is_logged: bool = False  # its connection has had its line in access.log
+    begun: bool = False  # the head of an answer is out
 
 
 CONTEXT = web.AppKey("parts", AppContext)

@@ -11,13 +11,14 @@ from aiohttp import web
 from pydantic import Field
 
 from swiftlm_proto import messages as m
-from swiftlmd.faults import from_fault
+from swiftlmd.faults import ServiceError, from_fault
 from swiftlmd.http import sampling
-from swiftlmd.http.context import CONTEXT
+from swiftlmd.http.context import CONTEXT, RECORD
 from swiftlmd.http.errors import invalid, unsupported
-from swiftlmd.http.generation import begin, client_name
+from swiftlmd.http.generation import LEFT, begin, client_name, client_of
 from swiftlmd.http.openai_json import dumps
 from swiftlmd.http.schema import Body
+from swiftlmd.http.tally import OK
 
 
 class EmbeddingRequest(Body):
@@ -31,20 +32,11 @@ class EmbeddingRequest(Body):
 async def embeddings(request: web.Request) -> web.Response:
     parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, EmbeddingRequest)
-    record = begin(request, body.model, False)
+    record = await begin(request, body.model, False)
     if body.encoding_format not in (None, "float", "base64"):
         raise unsupported("encoding_format: use float or base64", "encoding_format")
     inputs = _inputs(body.input, parts.options.max_embedding_inputs)
-    with parts.gate.enter(), parts.metrics.in_flight():
-        reply = await parts.backend.embed(
-            record.model,
-            m.EmbedRequest(inputs=inputs, dimensions=body.dimensions or 0),
-            request_id=record.request_id,
-            client=client_name(request),
-        )
-    if reply.fault is not None:
-        raise from_fault(reply.fault)
-    record.usage = m.Usage(prompt_tokens=reply.prompt_tokens)
+    reply = await _embedded(request, m.EmbedRequest(inputs=inputs, dimensions=body.dimensions or 0))
     data = [
         {"object": "embedding", "index": i, "embedding": _encode(e.values, body.encoding_format)}
         for i, e in enumerate(reply.embeddings)
@@ -52,6 +44,30 @@ async def embeddings(request: web.Request) -> web.Response:
     usage = {"prompt_tokens": reply.prompt_tokens, "total_tokens": reply.prompt_tokens}
     answer = {"object": "list", "data": data, "model": record.model, "usage": usage}
     return web.json_response(answer, dumps=dumps)
+
+
+async def _embedded(request: web.Request, question: m.EmbedRequest) -> m.EmbedReply:
+    """The engine's vectors; booked like a generation, however it ends."""
+    parts, record = request.app[CONTEXT], request[RECORD]
+    outcome = LEFT
+    try:
+        with parts.gate.enter(client_of(request)), parts.metrics.in_flight():
+            reply = await parts.backend.embed(
+                record.model,
+                question,
+                request_id=record.request_id,
+                client=client_name(request),
+            )
+        if reply.fault is not None:
+            raise from_fault(reply.fault)
+        record.usage = m.Usage(prompt_tokens=reply.prompt_tokens)
+        outcome = OK
+        return reply
+    except ServiceError as error:
+        outcome = error.code
+        raise
+    finally:
+        parts.metrics.book(record, outcome)
 
 
 def _inputs(given: str | list[str] | list[int] | list[list[int]], limit: int) -> list[m.EmbedInput]:

@@ -16,11 +16,16 @@ from aiohttp import web
 
 from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.http import access_log
 from swiftlmd.http.context import CONTEXT, RECORD, RequestLog
 from swiftlmd.http.errors import fault_of
+from swiftlmd.http.tally import OK, Tally
 
 # Engine requests of one client request (a list of prompts) that run at once.
 MAX_PARALLEL_PROMPTS = 8
+
+
+LEFT = "client_left"
 
 
 class Generation:
@@ -31,38 +36,73 @@ class Generation:
         self.record: RequestLog = request[RECORD]
         self.usage = m.Usage()
         self.timings: m.Timings | None = None
+        self.client = client_of(request)
+        self.left_as = LEFT  # the outcome when its events are not read to the end
         self._requests = engine_requests
         self._backend = parts.backend
         self._gate = parts.gate
         self._metrics = parts.metrics
-        self._client = client_name(request)
+        self._client_name = client_name(request)
+        self._tally = Tally()
         self._started_at = time.monotonic()
         self._counted_prompts: set[str] = set()
         for number, engine_request in enumerate(engine_requests):
             suffix = f".{number}" if len(engine_requests) > 1 else ""
             engine_request.request_id = self.record.request_id + suffix
             engine_request.deadline_s = parts.options.request_deadline_s
+            engine_request.client = self.client
 
     @property
     def num_choices(self) -> int:
         return sum(max(1, r.n) for r in self._requests)
 
     async def events(self) -> AsyncGenerator[m.SequenceEvent, None]:
-        with self._gate.enter(), self._metrics.in_flight():
-            unfinished = self.num_choices
-            async with aclosing(self._source()) as source:
-                async for event in source:
-                    if event.finished is not None:
-                        self._account(event.request_id, event.finished)
-                        unfinished -= 1
-                    elif event.delta is not None:
-                        if not self.record.first_token_s:
-                            self.record.first_token_s = time.monotonic() - self._started_at
-                    elif event.started is not None:
-                        self.record.cache_note = event.started.cache_note
-                    yield event
-            if unfinished:
-                raise ServiceError(Kind.INTERNAL, "the engine stopped before the answer was whole")
+        """Every token is booked when this ends, however it ends, and so is the outcome."""
+        outcome = self.left_as
+        try:
+            with self._gate.enter(self.client), self._metrics.in_flight():
+                async with aclosing(self._checked()) as events:
+                    async for event in events:
+                        yield event
+            outcome = OK
+        except ServiceError as error:
+            outcome = error.code
+            raise
+        except Exception:
+            outcome = "internal_error"
+            raise
+        except BaseException:
+            outcome = self.left_as
+            raise
+        finally:
+            self._book(outcome)
+
+    async def _checked(self) -> AsyncGenerator[m.SequenceEvent, None]:
+        """The engine's events; raises for a fault among them and for choices without an end."""
+        unfinished = self.num_choices
+        async with aclosing(self._source()) as source:
+            async for event in source:
+                self._tally.note(event)
+                if event.finished is not None:
+                    self._account(event.request_id, event.finished)
+                    unfinished -= 1
+                elif event.delta is not None:
+                    if not self.record.first_token_s:
+                        self.record.first_token_s = time.monotonic() - self._started_at
+                elif event.started is not None:
+                    self.record.cache_note = event.started.cache_note
+                yield event
+        if unfinished:
+            raise ServiceError(Kind.INTERNAL, "the engine stopped before the answer was whole")
+
+    def _book(self, outcome: str) -> None:
+        record = self.record
+        record.usage = self._tally.usage()
+        if not record.outcome and outcome != OK:
+            record.outcome = outcome
+        self._metrics.book(record, outcome)
+        if record.is_logged:  # a kept answer that went on without its connection
+            access_log.ended_alone(record, time.monotonic() - self._started_at)
 
     def _source(self) -> AsyncGenerator[m.SequenceEvent, None]:
         if len(self._requests) == 1:
@@ -71,7 +111,7 @@ class Generation:
 
     def _run(self, engine_request: m.GenerateRequest) -> AsyncGenerator[m.SequenceEvent, None]:
         return self._backend.generate(
-            self.record.model, engine_request, route=self.record.route, client=self._client
+            self.record.model, engine_request, route=self.record.route, client=self._client_name
         )
 
     async def _run_many(self) -> AsyncGenerator[m.SequenceEvent, None]:
@@ -116,7 +156,6 @@ class Generation:
             self._counted_prompts.add(request_id)
             usage.prompt_tokens += part.prompt_tokens
             usage.cached_tokens += part.cached_tokens
-        self.record.usage = usage
 
 
 def _raise_first(owner: asyncio.Task[None]) -> None:
@@ -128,16 +167,27 @@ def _raise_first(owner: asyncio.Task[None]) -> None:
         raise error
 
 
-def client_name(request: web.BaseRequest) -> str:
-    """The first word of the user agent, for the request list and the access log."""
-    agent = request.headers.get("User-Agent", "")
-    words = agent.split(maxsplit=1)
+def client_of(request: web.Request) -> str:
+    """Who shares places with whom: the key that was sent, or else the peer and its program."""
+    key = request[RECORD].key
+    return f"key:{key}" if key else f"{request.remote or ''} {_agent(request)}"
+
+
+def client_name(request: web.Request) -> str:
+    """For the request list and the access log: the key's name, and the program."""
+    key, agent = request[RECORD].key, _agent(request)
+    return f"{key}: {agent}" if key and agent else key or agent
+
+
+def _agent(request: web.BaseRequest) -> str:
+    """The first word of the user agent."""
+    words = request.headers.get("User-Agent", "").split(maxsplit=1)
     return "".join(c for c in words[0][:64] if c.isprintable()) if words else ""
 
 
-def begin(request: web.Request, model: str | None, stream: bool) -> RequestLog:
+async def begin(request: web.Request, model: str | None, stream: bool) -> RequestLog:
     """Names the request for the log; raises when no model has that name."""
     record = request[RECORD]
     record.stream = stream
-    record.model = request.app[CONTEXT].backend.resolve(model or "")
+    record.model = await request.app[CONTEXT].backend.named(model or "")
     return record

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
 
+from swiftlm_engine.brain.shares import is_refused
 from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http.unpacking import TooLarge, is_unreadable, unpack
@@ -17,25 +19,55 @@ MIB = 1 << 20
 
 
 class Gate:
-    """Counts the requests in flight; one more than `limit` is told to come back."""
+    """Counts the requests in flight, by client; one more than its share is told to come back."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.inside = 0
+        self._held: Counter[str] = Counter()
+
+    @property
+    def inside(self) -> int:
+        return self._held.total()
 
     @contextmanager
-    def enter(self) -> Iterator[None]:
-        if self.inside >= self.limit:
+    def enter(self, client: str = "") -> Iterator[None]:
+        if is_refused(self.limit, self._held, client):
             raise ServiceError(
                 Kind.BUSY,
-                f"{self.inside} requests are in flight, the most that http.max_in_flight allows",
+                f"{self.inside} requests are in flight, the most that http.max_in_flight allows, "
+                f"and {self._held[client]} of them are yours; try again when one has ended",
                 retry_after_s=2,
             )
-        self.inside += 1
+        self._held[client] += 1
         try:
             yield
         finally:
-            self.inside -= 1
+            self._held[client] -= 1
+            if not self._held[client]:
+                del self._held[client]
+
+
+class Exchanges:
+    """The requests that are being read, worked on or answered; `idle` is set when none is.
+
+    A drain waits for them: an answer is not given while its client still reads it.
+    """
+
+    def __init__(self) -> None:
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._num = 0
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        self._num += 1
+        self.idle.clear()
+        try:
+            yield
+        finally:
+            self._num -= 1
+            if not self._num:
+                self.idle.set()
 
 
 async def read_body(request: web.Request, options: HttpOptions) -> bytes:

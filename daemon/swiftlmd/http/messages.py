@@ -32,12 +32,12 @@ from swiftlmd.http.tools import checked, choose, make_tool
 async def messages(request: web.Request) -> web.StreamResponse:
     parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, MessagesRequest)
-    record = begin(request, body.model, bool(body.stream))
+    record = await begin(request, body.model, bool(body.stream))
     generation = Generation(request, [await to_engine(body, parts)])
     message_id = f"msg_{record.request_id}"
     if body.stream:
         encoder = MessageEvents(message_id, record.model)
-        return await sse.stream(request, generation, encoder, parts.options)
+        return await sse.stream(request, generation, encoder)
     [choice] = await collect(generation)
     answer = {
         "id": message_id,
@@ -55,7 +55,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
 async def count_tokens(request: web.Request) -> web.Response:
     parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, MessagesRequest)
-    record = begin(request, body.model, False)
+    record = await begin(request, body.model, False)
     engine_request = await to_engine(body, parts)
     reply = await parts.backend.tokenize(
         record.model, m.TokenizeRequest(chat=engine_request.chat, add_special_tokens=True)

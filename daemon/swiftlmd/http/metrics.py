@@ -60,6 +60,24 @@ class Metrics:
         self._requests = Counter(
             "swiftlm_requests", "HTTP requests.", ["route", "status"], registry=registry
         )
+        self._generations = Counter(
+            "swiftlm_generations",
+            "Generations that have ended, by their outcome: ok, or why not.",
+            ["route", "outcome"],
+            registry=registry,
+        )
+        self._key_requests = Counter(
+            "swiftlm_key_requests",
+            "HTTP requests by API key.",
+            ["key", "status"],
+            registry=registry,
+        )
+        self._key_tokens = Counter(
+            "swiftlm_key_tokens",
+            "Tokens by API key; kind is prompt or completion.",
+            ["key", "model", "kind"],
+            registry=registry,
+        )
         self._active = Gauge("swiftlm_requests_active", "Generations in flight.", registry=registry)
         self._tokens = Counter(
             "swiftlm_tokens_generated", "Completion tokens.", ["model"], registry=registry
@@ -97,18 +115,31 @@ class Metrics:
             self._active.dec()
 
     def observe(self, record: RequestLog, status: int, seconds: float) -> None:
-        """Counts one finished request.
+        """Counts one request whose connection is done with it."""
+        self._requests.labels(record.route, str(status)).inc()
+        self._duration.labels(record.route).observe(seconds)
+        if record.key:
+            self._key_requests.labels(record.key, str(status)).inc()
+
+    def book(self, record: RequestLog, outcome: str) -> None:
+        """Counts one generation at its end, good or not, and every token of it.
 
         The name of a model becomes a label only once it has answered: clients invent names.
         """
-        self._requests.labels(record.route, str(status)).inc()
-        self._duration.labels(record.route).observe(seconds)
+        self._generations.labels(record.route, outcome).inc()
+        usage = record.usage
+        if usage is None or not (usage.prompt_tokens or usage.completion_tokens):
+            return
         if record.first_token_s:
             self._first_token.labels(record.model).observe(record.first_token_s)
-        if record.usage is not None:
-            self._tokens.labels(record.model).inc(record.usage.completion_tokens)
-            self._prompt_tokens.labels(record.model).inc(record.usage.prompt_tokens)
-            self._cached_tokens.labels(record.model).inc(record.usage.cached_tokens)
+        self._tokens.labels(record.model).inc(usage.completion_tokens)
+        self._prompt_tokens.labels(record.model).inc(usage.prompt_tokens)
+        self._cached_tokens.labels(record.model).inc(usage.cached_tokens)
+        if record.key:
+            self._key_tokens.labels(record.key, record.model, "prompt").inc(usage.prompt_tokens)
+            self._key_tokens.labels(record.key, record.model, "completion").inc(
+                usage.completion_tokens
+            )
 
     def render(self, status: m.DaemonStatus) -> bytes:
         """The exposition text: our counters, then what `status` says now."""
@@ -126,6 +157,12 @@ class _StatusCollector(Collector):
         machine = status.machine or m.MachineStatus()
         yield _gauge("uptime_seconds", "Since the daemon started.", status.uptime_s)
         yield _gauge("daemon_bytes", "Memory of the daemon itself.", status.daemon_bytes)
+        yield CounterMetricFamily(
+            "swiftlm_requests_accepted", "By every door.", value=status.requests
+        )
+        yield CounterMetricFamily(
+            "swiftlm_requests_failed", "Of those, ended by a fault.", value=status.errors
+        )
         yield _gauge("memory_budget_bytes", "What the service may hold.", machine.budget_bytes)
         yield _gauge("memory_used_bytes", "What the ledger has priced.", machine.used_bytes)
         yield _gauge("memory_measured_bytes", "As the kernel counts it.", machine.measured_bytes)

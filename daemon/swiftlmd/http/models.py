@@ -35,8 +35,8 @@ async def list_models(request: web.Request) -> web.Response:
 async def get_model(request: web.Request) -> web.Response:
     parts = request.app[CONTEXT]
     asked = request.match_info["id"]
-    name = parts.backend.resolve(asked)
     models = await parts.backend.list_models()
+    name = await parts.backend.named(asked)
     for model in models:
         if model.model == name:
             return web.json_response(_entry(model, parts.started_at), dumps=dumps)

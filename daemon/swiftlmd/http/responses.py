@@ -30,7 +30,7 @@ _LOGPROBS = "message.output_text.logprobs"
 async def responses(request: web.Request) -> web.StreamResponse:
     parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, ResponsesRequest)
-    record = begin(request, body.model, bool(body.stream))
+    record = await begin(request, body.model, bool(body.stream))
     items, table = _conversation(body, parts), ToolTable(body.tools)
     engine_request = await to_engine(body, items, table, parts)
     generation = Generation(request, [engine_request])
@@ -42,7 +42,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
     sealed = _SEALED in (body.include or ())
     encoder = ResponseEvents(_opening_body(body, record, parts), table, sealed, keep)
     if body.stream:
-        return await sse.stream(request, generation, encoder, parts.options)
+        return await sse.stream(request, generation, encoder)
     async with aclosing(generation.events()) as events:
         async for event in events:
             encoder.encode(event)
@@ -53,7 +53,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
 async def count_input_tokens(request: web.Request) -> web.Response:
     parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, ResponsesRequest)
-    record = begin(request, body.model, False)
+    record = await begin(request, body.model, False)
     items, table = _conversation(body, parts), ToolTable(body.tools)
     chat = (await to_engine(body, items, table, parts)).chat
     question = m.TokenizeRequest(chat=chat, add_special_tokens=True)

@@ -3,7 +3,8 @@
 A client that sends `X-Keep-Answer: KEY` (a name of its own choice that nobody can guess) gets its
 stream as ever; meanwhile the events are kept. When the connection breaks, the generation goes on
 and `GET /v1/answers/KEY?from=N` sends the stream from event N. Bounded: an answer without a reader
-is ended after a while, an ended one is forgotten after a while, and only so many are kept.
+is ended after a while, an ended one is forgotten after a while, only so many are kept, and of a
+very long one only the end: it goes on being answered, and a reader that asks for less gets 410.
 """
 
 from __future__ import annotations
@@ -12,98 +13,122 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.http.context import CONTEXT, RequestLog
+from swiftlmd.http.channel import Channel
+from swiftlmd.http.context import CONTEXT, RECORD, RequestLog
+from swiftlmd.http.encoder import Encoder, waiting
 from swiftlmd.http.errors import invalid
+from swiftlmd.http.event_log import EventLog, Forgotten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from swiftlmd.http.generation import Generation
-    from swiftlmd.http.sse import Encoder
 
 log = logging.getLogger(__name__)
 
 KEEP_HEADER = "X-Keep-Answer"
 _KEY = re.compile(r"[A-Za-z0-9_-]{16,64}")
-_END = b"\n\n"
 _MAX_ANSWERS = 32
-_MAX_BYTES = 4 << 20  # of one answer; what is longer is not for a chat
+_MAX_BYTES = 4 << 20  # of one answer, as it is kept
 _UNREAD_S = 120.0
 _KEPT_S = 300.0
 _TICK_S = 1.0
 
 
-class KeptAnswer:
-    """The events of one stream, and whoever reads them now."""
+@dataclass(slots=True, eq=False)
+class Reader:
+    """One connection that follows an answer; `at` is the first event it has not taken."""
 
-    def __init__(self) -> None:
+    at: int
+
+
+class KeptAnswer:
+    """The events of one stream, and its readers now."""
+
+    def __init__(self, encoder: Encoder, client: str) -> None:
+        self.client = client
+        self.encoder = encoder
         self.progress: m.Progress | None = None
         self.refusal: ServiceError | None = None  # of a request that never began
-        self.readers = 0
+        self.ended = False
         self.since = time.monotonic()  # it has had no reader, or has been over
         self.task: asyncio.Task[None] | None = None
-        self._events: list[bytes] = []
-        self._num_bytes = 0
-        self._ended = False
+        self._events = EventLog(_MAX_BYTES)
+        self._readers: set[Reader] = set()
         self._news = asyncio.Event()
-
-    @property
-    def ended(self) -> bool:
-        return self._ended
+        self._taken = asyncio.Event()  # a reader has moved on or left
 
     @property
     def empty(self) -> bool:
-        return not self._events
+        return not self._events.num_events
+
+    @property
+    def is_read(self) -> bool:
+        return bool(self._readers)
+
+    @property
+    def first_event(self) -> int:
+        return self._events.first
+
+    @property
+    def num_bytes(self) -> int:
+        return self._events.num_bytes
 
     async def write(self, data: bytes) -> None:
-        if self._num_bytes + len(data) > _MAX_BYTES:
-            raise ServiceError(Kind.INVALID, f"a kept answer may have {_MAX_BYTES} bytes")
+        """Takes events in; waits for the first of the readers before it forgets what all lack."""
+        if not data:
+            return
         self.add(data)
+        while self._events.is_over:
+            while self._readers and max(r.at for r in self._readers) < self._events.oldest_end:
+                self._taken.clear()
+                await self._taken.wait()
+            self._events.forget_oldest()
 
     def add(self, data: bytes) -> None:
-        """Server-sent events, whole ones; nobody counts the comments between them."""
-        self._events += [part + _END for part in data.split(_END) if part]
-        self._num_bytes += len(data)
+        self._events.append(data)
         self._tell()
 
     def end(self) -> None:
-        self._ended, self.since = True, time.monotonic()
+        self.ended, self.since = True, time.monotonic()
         self._tell()
 
-    @contextmanager
-    def read(self) -> Iterator[None]:
-        """The block is a reader: the answer is wanted."""
-        self.readers += 1
-        try:
-            yield
-        finally:
-            self.readers -= 1
-            self.since = time.monotonic()
+    def comment(self) -> bytes:
+        return waiting(self.progress) + self.encoder.idle()
 
-    async def events_from(self, start: int, comment_s: float) -> AsyncIterator[bytes]:
-        """What is there and what comes, to the end; empty where nothing came for `comment_s`."""
+    @contextmanager
+    def read(self, start: int) -> Iterator[Reader]:
+        """The block is a reader: the answer is wanted."""
+        reader = Reader(start)
+        self._readers.add(reader)
+        try:
+            yield reader
+        finally:
+            self._readers.discard(reader)
+            self._taken.set()
+            if not self.ended:
+                self.since = time.monotonic()
+
+    async def events_for(self, reader: Reader) -> AsyncIterator[bytes]:
+        """What is there and what comes, a stretch at a time, to the end. Raises `Forgotten`."""
         while True:
             news = self._news
-            if start < len(self._events):
-                batch = self._events[start:]
-                start += len(batch)
-                yield b"".join(batch)
-            elif self._ended:
+            data, following = self._events.read(reader.at)
+            if data:
+                yield data
+                reader.at = following
+                self._taken.set()
+            elif self.ended:
                 return
             else:
-                try:
-                    async with asyncio.timeout(comment_s):
-                        await news.wait()
-                except TimeoutError:
-                    yield b""
+                await news.wait()
 
     def _tell(self) -> None:
         news, self._news = self._news, asyncio.Event()
@@ -125,9 +150,9 @@ class KeptAnswers:
             raise invalid(f"{KEEP_HEADER}: 16 to 64 letters, digits, - or _", KEEP_HEADER)
         if key in self._answers:
             raise ServiceError(Kind.INVALID, f"{KEEP_HEADER}: this key is in use", status=409)
-        self._make_room()
-        answer = self._answers[key] = KeptAnswer()
-        answer.task = asyncio.create_task(_fill(answer, generation, encoder, record))
+        self._make_room(generation.client)
+        answer = self._answers[key] = KeptAnswer(encoder, generation.client)
+        answer.task = asyncio.create_task(_fill(answer, generation, record))
         self._ticker = self._ticker or asyncio.create_task(self._tick())
         return answer
 
@@ -145,67 +170,101 @@ class KeptAnswers:
         if answer.task is not None:
             answer.task.cancel()
 
+    def forget_refusal(self, answer: KeptAnswer) -> None:
+        """Its reader knows: the same request may come again under the same key."""
+        for key in [key for key, kept in self._answers.items() if kept is answer]:
+            del self._answers[key]
+
     async def close(self) -> None:
         tasks = [answer.task for answer in self._answers.values() if answer.task is not None]
         for task in (*tasks, *([self._ticker] if self._ticker else ())):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _make_room(self) -> None:
-        if len(self._answers) < _MAX_ANSWERS:
+    def _make_room(self, client: str) -> None:
+        """An ended answer goes for the new one: of the client that has most of them, the oldest."""
+        held = [answer.client for answer in self._answers.values()]
+        if len(held) < _MAX_ANSWERS:
             return
-        over = [key for key, a in self._answers.items() if a.ended and not a.readers]
-        if not over:
-            message = f"{_MAX_ANSWERS} kept answers are under way; try again when one has ended"
+        over = [key for key, answer in self._answers.items() if answer.ended]
+        if over:
+            found = self._answers
+            del found[min(over, key=lambda k: (-held.count(found[k].client), found[k].since))]
+        elif held.count(client) >= _MAX_ANSWERS // len({*held, client}):
+            message = f"{len(held)} kept answers are under way; try again when one has ended"
             raise ServiceError(Kind.BUSY, message, retry_after_s=5)
-        del self._answers[min(over, key=lambda key: self._answers[key].since)]
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
             now = time.monotonic()
             for key, answer in list(self._answers.items()):
-                allowed_s = _KEPT_S if answer.ended else _UNREAD_S
-                if not answer.readers and now > answer.since + allowed_s:
+                if answer.ended:  # a reader of it goes on by itself
+                    forgotten = now > answer.since + _KEPT_S
+                else:
+                    forgotten = not answer.is_read and now > answer.since + _UNREAD_S
+                if forgotten:
                     self.remove(key)
 
 
-async def _fill(
-    answer: KeptAnswer, generation: Generation, encoder: Encoder, record: RequestLog
-) -> None:
+async def _fill(answer: KeptAnswer, generation: Generation, record: RequestLog) -> None:
     """Root of a kept answer's task: from the request to its one last event."""
+    encoder = answer.encoder
     try:
         async with aclosing(generation.events()) as events:
             async for event in events:
                 answer.progress = event.progress or answer.progress
                 await answer.write(encoder.encode(event))
         await answer.write(encoder.end(generation.usage))
-        record.sent_whole = True
     except ServiceError as error:
-        _fail(answer, encoder, record, error)
+        _fail(answer, record, error)
     except Exception as error:
         log.exception("kept answer failed request_id=%s", record.request_id)
         message = f"the daemon failed: {type(error).__name__}; see its log"
-        _fail(answer, encoder, record, ServiceError(Kind.INTERNAL, message))
+        _fail(answer, record, ServiceError(Kind.INTERNAL, message))
     except asyncio.CancelledError:  # who still reads is told
-        _fail(answer, encoder, record, ServiceError(Kind.ABORTED, "the answer was stopped"))
+        _fail(answer, record, ServiceError(Kind.ABORTED, "the answer was stopped"))
         raise
     finally:
         answer.end()
 
 
-def _fail(answer: KeptAnswer, encoder: Encoder, record: RequestLog, error: ServiceError) -> None:
+def _fail(answer: KeptAnswer, record: RequestLog, error: ServiceError) -> None:
     record.outcome = error.code
     if answer.empty:
         answer.refusal = error
     else:
-        answer.add(encoder.error(error))  # also where the answer has become too long
+        answer.add(answer.encoder.error(error))
+
+
+async def follow(request: web.Request, answer: KeptAnswer, start: int) -> web.StreamResponse:
+    """Sends a kept answer from event `start`; it does not mind whether the client stays."""
+    channel = Channel(request, answer.comment)
+    with answer.read(start) as reader:
+        async with channel.open():
+            try:
+                async for data in answer.events_for(reader):
+                    await channel.write(data)
+            except Forgotten:
+                gone = _gone(answer)
+                await channel.fail(gone, answer.encoder.error(gone))
+                return channel.response
+            if answer.refusal is not None:
+                request.app[CONTEXT].answers.forget_refusal(answer)
+                await channel.fail(answer.refusal, answer.encoder.error(answer.refusal))
+            else:
+                await channel.end()
+                request[RECORD].sent_whole = True
+    return channel.response
+
+
+def _gone(answer: KeptAnswer) -> ServiceError:
+    message = f"the answer has grown too long to be kept whole: ask from event {answer.first_event}"
+    return ServiceError(Kind.INVALID, message, param="from", code="answer_gone", status=410)
 
 
 async def resume(request: web.Request) -> web.StreamResponse:
     """`GET /v1/answers/KEY?from=N`."""
-    from swiftlmd.http.sse import follow
-
     start = request.query.get("from", "0")
     if not start.isdecimal():
         raise invalid("from: a number of events", "from")

@@ -42,7 +42,7 @@ async def tokenize(request: web.Request) -> web.Response:
     text = next((t for t in (body.content, body.text, body.prompt) if t is not None), None)
     if text is None:
         raise invalid("content: the text to tokenize is needed", "content")
-    record = begin(request, body.model, False)
+    record = await begin(request, body.model, False)
     special = bool(body.add_special or body.add_special_tokens)
     reply = await _tokenize(request, m.TokenizeRequest(text=text, add_special_tokens=special))
     answer = {
@@ -56,7 +56,7 @@ async def tokenize(request: web.Request) -> web.Response:
 async def detokenize(request: web.Request) -> web.Response:
     parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, DetokenizeBody)
-    record = begin(request, body.model, False)
+    record = await begin(request, body.model, False)
     ids = [sampling.token_id(i, "tokens") for i in body.tokens]
     reply = await parts.backend.detokenize(record.model, m.DetokenizeRequest(ids=ids))
     if reply.fault is not None:
@@ -68,7 +68,7 @@ async def apply_template(request: web.Request) -> web.Response:
     """The prompt that a chat request would become, and its token ids."""
     parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, ChatRequest)
-    record = begin(request, body.model, False)
+    record = await begin(request, body.model, False)
     chat = (await to_engine(body, parts)).chat
     reply = await _tokenize(
         request, m.TokenizeRequest(chat=chat, add_special_tokens=True, with_text=True)

@@ -14,8 +14,9 @@ from swiftlm_proto import messages as m
 class Backend(Protocol):
     """Models by name, requests in, events out. Every method may raise `faults.ServiceError`."""
 
-    def resolve(self, name: str) -> str:
-        """The model that a client's name means: exact, alias, or the default rule."""
+    async def named(self, model: str) -> str:
+        """The model that a client's name means, by what lies here now: exact, alias, or the default
+        rule."""
 
     async def list_models(self) -> list[m.ModelStatus]:
         """Every model on this machine, loaded or not."""

@@ -26,6 +26,22 @@ class ModelNames:
     def knows(self, name: str) -> bool:
         return name in self._known
 
+    def is_sure(self, name: str) -> bool:
+        """Whether what was listed last settles what `name` means, whatever has come since.
+
+        A pattern, the rule for unknown names and the model that was used last give way to a model
+        that lies here: other programs and copies bring models without telling."""
+        name = name.strip()
+        settings = self._settings()
+        if name not in ("", DEFAULT):
+            if name in self._known:
+                return True
+            name = settings.models_aliases.get(name, "")
+            if name != DEFAULT:
+                return name in self._known
+        configured = settings.models_default
+        return settings.models_aliases.get(configured, configured) in self._known
+
     def resolve(self, name: str) -> str:
         """Never fails: a name that means nothing is returned as it is, for the error to show."""
         name = name.strip()

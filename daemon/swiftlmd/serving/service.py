@@ -88,9 +88,6 @@ class Service:
         self._stored: list[StoredModel] = []
         self._started_at = clock.now()
 
-    def resolve(self, name: str) -> str:
-        return self.names.resolve(name)
-
     async def list_models(self) -> list[m.ModelStatus]:
         self._stored = await self._store.list()
         self.names.learn(model.name for model in self._stored)
@@ -106,6 +103,8 @@ class Service:
             async with aclosing(self._events(active, request)) as events:
                 async for event in events:
                     active.note(event)
+                    if self.draining:
+                        _say_that_the_service_stops(event)
                     if event.finished is not None:
                         self.requests.count(event.finished)
                         self._observe(name, event.finished, alone=len(self.requests) == 1)
@@ -200,11 +199,10 @@ class Service:
         )
 
     async def named(self, model: str) -> str:
-        name = self.resolve(model)
-        if not self.names.knows(name):
+        """The model that a client's name means, by what lies here now."""
+        if not self.names.is_sure(model):
             await self.list_models()
-            name = self.resolve(model)
-        return name
+        return self.names.resolve(model)
 
     async def _leased(
         self,
@@ -248,6 +246,13 @@ def _engine_died(engine: Engine, event: m.SequenceEvent) -> bool:
     """Whether `event` tells of the engine's own death, not of an end that we asked for."""
     fault = event.finished.fault if event.finished else None
     return fault is not None and fault.kind is Kind.INTERNAL and engine.ended
+
+
+def _say_that_the_service_stops(event: m.SequenceEvent) -> None:
+    """An engine knows only that its model goes."""
+    fault = event.finished.fault if event.finished else None
+    if fault is not None and fault.kind is Kind.SHUTTING_DOWN:
+        fault.message = "the service is stopping; try again in a moment"
 
 
 def _cancelled() -> ServiceError:

@@ -416,3 +416,50 @@ def test_a_default_that_is_not_here_gives_way_to_the_model_used_last() -> None:
 def test_the_default_may_itself_be_an_alias() -> None:
     found = names(models_default="fast", models_aliases={"fast": "small", "x": "default"})
     assert found.resolve("x") == "small"
+
+
+def _bring(world: World, name: str) -> None:
+    """Another program copies a model; nobody tells the daemon."""
+    store: FakeStore = world.service._store  # type: ignore[assignment]
+    store.models[name] = stored_model(name, GB)
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked_for"),
+    [
+        (Settings(models_default="a", models_unknown="default"), "newcomer"),
+        (Settings(models_default="a", models_aliases={"new*": "a"}), "newcomer"),
+        (Settings(models_default="a", models_aliases={"new*": "default"}), "newcomer"),
+        (Settings(models_default="newcomer"), ""),
+        (Settings(models_default="newcomer"), "default"),
+        (Settings(models_default="pet", models_aliases={"pet": "newcomer"}), ""),
+    ],
+)
+async def test_a_model_that_came_unannounced_is_preferred_to_any_rule(
+    world: World, settings: Settings, asked_for: str
+) -> None:
+    world.settings = settings
+    await world.service.list_models()
+    async with world.residency.lease("a"):
+        pass  # the model that was used last
+    _bring(world, "newcomer")
+    assert await world.service.named(asked_for) == "newcomer"
+
+
+async def test_a_name_that_is_known_costs_no_look_at_the_disk(world: World) -> None:
+    world.settings = Settings(models_default="a", models_aliases={"mine": "org/b"})
+    await world.service.list_models()
+    world.service._store.list = None  # type: ignore[assignment, method-assign]
+    for name, meant in (("org/b", "org/b"), ("mine", "org/b"), ("", "a"), ("default", "a")):
+        assert await world.service.named(name) == meant
+
+
+async def test_what_the_end_of_a_drain_cuts_says_that_the_service_stops(world: World) -> None:
+    task = asyncio.create_task(collect(asked(world)))
+    await settle()
+    world.service.draining = True
+    fault = m.Fault(kind=Kind.SHUTTING_DOWN, message="the model is being unloaded")
+    finished = m.Finished(reason=m.FinishedReason.ERROR, fault=fault)
+    world.engine().client.events.put_nowait(m.SequenceEvent(request_id="r", finished=finished))
+    (event,) = await task
+    assert "the service is stopping" in event.finished.fault.message

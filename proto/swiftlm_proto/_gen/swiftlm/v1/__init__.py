@@ -1233,6 +1233,11 @@ class GenerateRequest(betterproto2.Message):
     For the daemon, not the engine: seconds the model stays after this request; -1 = for ever.
     """
 
+    client: "str" = betterproto2.field(35, betterproto2.TYPE_STRING)
+    """
+    who asks; clients share the places of a full queue
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "GenerateRequest", GenerateRequest)
 
