@@ -70,6 +70,7 @@ class GenerateJob:
     tool_name: str = ""
     parallel_tool_calls: bool = True
     return_token_ids: bool = False
+    client: str = ""
 
     @property
     def scores_prompt(self) -> bool:

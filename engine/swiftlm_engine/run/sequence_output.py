@@ -199,6 +199,7 @@ class SequenceOutputFactory:
             boundaries=boundaries,
             keeps_chunks=self.needs_checkpoints and not boundaries,
             deadline_at=None if job.deadline_s is None else arrived_at + job.deadline_s,
+            client=job.client,
         )
         ends = self._end_ids(prepared)
         row = Row(

@@ -18,14 +18,19 @@
    least until the next step.
 7. A sequence whose prefix is still being read from disk gets no chunk; the next one does.
 8. Aborted and overdue sequences leave at the start of the next step, whatever they are doing.
+9. Clients share: a place of a full line, a place among the running, and the time of prefill go to
+   the client that has less of it. A client of which nothing runs gets the place of the youngest of
+   the client of which most runs. One client alone may have everything.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from swiftlm_engine.brain.shares import PrefillTime, is_refused
 from swiftlm_engine.schedule.kv_budget import KVBudget, UnlimitedKV
 from swiftlm_engine.schedule.pass_cost import CHUNK_GRAIN, PassCost
 from swiftlm_engine.schedule.rates import Rate
@@ -43,11 +48,17 @@ REST_SHARE = 0.25
 BURST_S = 1.0
 
 
-class QueueFull(Exception):
-    """The waiting line is at its bound; `retry_after_s` estimates when a place comes free."""
+# What clients wait for without giving up; some ignore a Retry-After that is longer.
+MAX_RETRY_AFTER_S = 60.0
 
-    def __init__(self, waiting: int, retry_after_s: float) -> None:
-        super().__init__(f"{waiting} requests are waiting, which is the limit")
+
+class QueueFull(Exception):
+    """The line is at its bound for this client; `retry_after_s` estimates when it has a place."""
+
+    def __init__(self, waiting: int, own: int, retry_after_s: float) -> None:
+        super().__init__(
+            f"{waiting} requests are waiting, which is the limit, and {own} of them are yours"
+        )
         self.waiting = waiting
         self.retry_after_s = retry_after_s
 
@@ -90,6 +101,9 @@ class Scheduler:
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []  # hold KV: prefilling or decoding
         self._aborted: set[str] = set()
+        self._prefill_time = PrefillTime()
+        self._shared = False  # several clients have requests in the step that is planned
+        self._short: set[str] = set()  # clients that memory was not granted when they asked last
 
     @property
     def waiting(self) -> tuple[Sequence, ...]:
@@ -105,9 +119,12 @@ class Scheduler:
 
     def add(self, sequences: list[Sequence]) -> None:
         """Queues the sequences of one request, all or none. Raises `QueueFull`."""
-        free = self.limits.max_queue + self.limits.parallel - len(self._running)
-        if len(self._waiting) + len(sequences) > free:
-            raise QueueFull(len(self._waiting), self._retry_after_s())
+        client = sequences[0].client
+        held = Counter(s.client for s in (*self._waiting, *self._running))
+        limit = self.limits.max_queue + self.limits.parallel
+        if is_refused(limit, held, client, len(sequences)):
+            own = sum(s.client == client for s in self._waiting)
+            raise QueueFull(len(self._waiting), own, self._retry_after_s(client))
         self._waiting.extend(sequences)
 
     def abort(self, request_id: str) -> bool:
@@ -119,7 +136,11 @@ class Scheduler:
 
     def plan(self) -> StepPlan:
         gone = self._collect_gone()
+        clients = {s.client for s in (*self._waiting, *self._running)}
+        self._prefill_time.keep(clients)
+        self._shared = len(clients) > 1
         starved, preempted = self._grow()
+        preempted = (*preempted, *self._make_places())
         chunks = self._next_chunks(preempted)
         decode = tuple(s for s in self._running if s.phase is Phase.DECODING)
         return StepPlan((*gone, *starved), preempted, decode, chunks)
@@ -135,6 +156,7 @@ class Scheduler:
         for done in result.passes:
             self.pass_cost.observe(done.tokens, done.seconds, usual=usual, depth=done.depth)
             for chunk in done.chunks:
+                self._prefill_time.add(chunk.sequence.client, done.chunk_s)
                 if chunk.sequence.phase is Phase.PREFILLING:
                     self._advance(chunk.sequence, chunk.count, done.chunk_s)
 
@@ -224,11 +246,51 @@ class Scheduler:
         return True
 
     def _preempt_youngest(self) -> Sequence:
-        victim = max(self._running, key=lambda s: s.started_at or 0.0)
+        """Of the client of which most runs: a newcomer would be the youngest of all."""
+        held = Counter(s.client for s in self._running)
+        victim = max(self._running, key=lambda s: (held[s.client], s.started_at or 0.0))
         self._release(victim)
         victim.preempt()
         self._waiting.append(victim)
         return victim
+
+    # -- clients
+
+    def _make_places(self) -> tuple[Sequence, ...]:
+        """Who gives its place to a client of which nothing runs yet."""
+        if not self._shared or len(self._running) < self.limits.parallel:
+            return ()
+        held = Counter(s.client for s in self._running)
+        newcomers = {s.client for s in self._waiting} - held.keys()
+        preempted = []
+        while len(preempted) < len(newcomers) and max(held.values()) > 1:
+            victim = self._preempt_youngest()
+            held[victim.client] -= 1
+            preempted.append(victim)
+        return tuple(preempted)
+
+    def _must_yield(self, sequence: Sequence) -> bool:
+        """Clients with fewer sequences running want the places, or the memory, that are left."""
+        if not self._shared:
+            return False
+        held = Counter(s.client for s in self._running)
+        own = held[sequence.client]
+        before = {s.client for s in self._waiting if held[s.client] < own}
+        free = self.limits.parallel - len(self._running)
+        return len(before) >= free or not before.isdisjoint(self._short)
+
+    def _in_turn(self, asked: list[Sequence], now: float) -> list[Sequence]:
+        """By score; behind it stands what its client has had more than others, and wants before."""
+        asked = sorted(asked, key=lambda s: self._score(s, now))
+        if not self._shared:
+            return asked
+        ahead: dict[str, float] = {}
+        scores: dict[tuple[str, int], float] = {}
+        for sequence in asked:
+            before = ahead.get(sequence.client, self._prefill_time.lead(sequence.client))
+            scores[sequence.key] = before + self._score(sequence, now)
+            ahead[sequence.client] = before + self._prompt_s(sequence)
+        return sorted(asked, key=lambda s: scores[s.key])
 
     # -- prefill
 
@@ -240,7 +302,7 @@ class Scheduler:
         short_left_s = left_s if self._is_read() else max(left_s, BURST_S)
         started = [s for s in self._running if s.phase is Phase.PREFILLING]
         asked = [s for s in (*started, *self._waiting) if s not in preempted]
-        for sequence in sorted(asked, key=lambda s: self._score(s, now)):
+        for sequence in self._in_turn(asked, now):
             if not sequence.is_open and any(_will_share(chunk, sequence) for chunk in chunks):
                 continue  # in the next step it finds in the cache what this step prefills
             if sequence.phase is Phase.WAITING and not self._admit(sequence, now):
@@ -311,11 +373,13 @@ class Scheduler:
         return passes * self.pass_cost.fixed_s + tokens * self.pass_cost.per_token_s
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
-        if len(self._running) >= self.limits.parallel:
+        if len(self._running) >= self.limits.parallel or self._must_yield(sequence):
             return False
         kv_bytes = self.first_price(sequence)
         if not self._gate.grant(kv_bytes):
+            self._short.add(sequence.client)
             return False
+        self._short.discard(sequence.client)
         sequence.kv_bytes = kv_bytes
         sequence.reserved_tokens = min(sequence.max_tokens, self._first_reserve(sequence))
         self._waiting.remove(sequence)
@@ -342,8 +406,12 @@ class Scheduler:
         if sequence.remaining_prefill == 0:
             sequence.phase = Phase.DECODING
 
-    def _retry_after_s(self) -> float:
-        return max(1.0, sum(self._prompt_s(s) for s in (*self._waiting, *self._running)))
+    def _retry_after_s(self, client: str) -> float:
+        """Until a place of this client comes free: its own prompts, in turn with other clients'."""
+        held = [s for s in (*self._waiting, *self._running) if s.client == client]
+        num_clients = len({s.client for s in (*self._waiting, *self._running)} | {client})
+        own_s = num_clients * sum(self._prompt_s(s) for s in held)
+        return min(max(1.0, own_s), MAX_RETRY_AFTER_S)
 
 
 def lone_slice_s(slice_s: float, cost: PassCost) -> float:

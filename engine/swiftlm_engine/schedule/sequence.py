@@ -48,6 +48,7 @@ class Sequence:
     boundaries: tuple[int, ...] = ()  # prefill pauses here, so that a checkpoint can be stored
     keeps_chunks: bool = False  # without boundaries: ends of its chunks are checkpoints, too
     deadline_at: float | None = None
+    client: str = ""  # who asked: clients share places and the time of prefill
     kv_bytes: int = 0  # reserved for it at the gate
     reserved_tokens: int = 0  # new tokens that the reservation covers
     num_resumed: int = 0  # decoded tokens that were in the cache before it was preempted

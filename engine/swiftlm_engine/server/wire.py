@@ -104,6 +104,7 @@ def job(request: m.GenerateRequest) -> GenerateJob:
         tool_name=chat.tool_name if chat else "",
         parallel_tool_calls=chat is None or chat.parallel_tool_calls is not False,
         return_token_ids=request.return_token_ids,
+        client=request.client,
     )
 
 

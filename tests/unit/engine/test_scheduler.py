@@ -94,6 +94,7 @@ def machine(gate=None, price=lambda prompt, new: 0, **limits):
 
 timelines = st.lists(
     st.tuples(
+        st.sampled_from(["", "a", "b", "c"]),  # client
         st.integers(1, 300),  # prompt tokens
         st.integers(1, 20),  # max tokens
         st.integers(0, 30),  # arrives before this step
@@ -119,19 +120,19 @@ def test_every_sequence_ends_exactly_once_and_nothing_leaks(timeline, parallel, 
     )
     refused = set()
     for step in range(62):
-        for i, (prompt, max_tokens, arrives, _, deadline) in enumerate(timeline):
+        for i, (client, prompt, max_tokens, arrives, _, deadline) in enumerate(timeline):
             if arrives == step:
                 due = None if deadline is None else clock.now + deadline
                 new = sequence(
                     f"r{i}", prompt, now=clock.now, max_tokens=max_tokens,
-                    deadline_at=due, first_id=i % 3 * 1000,
+                    deadline_at=due, first_id=i % 3 * 1000, client=client,
                 )  # fmt: skip
                 try:
                     scheduler.add([new])
                 except QueueFull:
                     refused.add(f"r{i}")
         for i, row in enumerate(timeline):
-            if row[3] == step:
+            if row[4] == step:
                 scheduler.abort(f"r{i}")
         m.step()
     m.run()
@@ -341,3 +342,98 @@ def test_prompt_whose_prefix_is_still_being_read_holds_nobody_up():
     m.run()
     assert reads.cached == 500
     assert m.finished == {"reads": 1, "other": 1}
+
+
+# -- clients: rule 9
+
+
+def asks(client: str, count: int, prompt: int = 100, **more) -> list[Sequence]:
+    return [
+        sequence(f"{client}{i}", prompt, client=client, first_id=1000 * i, **more)
+        for i in range(count)
+    ]
+
+
+def steps_until_first_token(m: Machine, name: str) -> int:
+    for steps in range(1, 2000):
+        m.step()
+        if name in m.first_token_at:
+            return steps
+    raise AssertionError(f"{name} never got a token")
+
+
+@pytest.mark.parametrize("parallel", [2, 8])
+@pytest.mark.parametrize("prompt", [10, 100])
+def test_a_client_with_a_hundred_requests_costs_another_at_most_a_few_steps(parallel, prompt):
+    m, scheduler, clock = machine(parallel=parallel, max_queue=100)
+    for one in asks("a", 100, prompt, max_tokens=100):
+        scheduler.add([one])
+    for _ in range(30):
+        m.step()
+    scheduler.add([sequence("b", prompt, now=clock.now, client="b")])
+    assert steps_until_first_token(m, "b") <= 4
+
+
+def test_long_prompts_of_one_client_do_not_go_before_one_of_another():
+    m, scheduler, clock = machine(parallel=8)
+    m.rate = 100.0
+    for one in asks("a", 8, 400, max_tokens=500):
+        scheduler.add([one])
+    for _ in range(8):
+        m.step()  # 2 s of the first of them
+    scheduler.add([sequence("b", 400, now=clock.now, client="b")])
+    began = clock.now
+    steps_until_first_token(m, "b")
+    assert clock.now - began < 3 * 4.0  # its own 4 s, and about as much of the other client
+
+
+def test_a_full_line_has_a_place_for_another_client_and_tells_each_its_own_wait():
+    _, scheduler, _ = machine(parallel=1, max_queue=8)
+    for one in asks("a", 9, 5000):
+        scheduler.add([one])
+    with pytest.raises(QueueFull) as first:
+        scheduler.add(asks("a", 1))
+    for one in asks("b", 4, 10):
+        scheduler.add([one])
+    with pytest.raises(QueueFull) as second:
+        scheduler.add(asks("b", 1))
+    assert second.value.retry_after_s < first.value.retry_after_s <= 60
+
+
+def test_the_line_is_bounded_whatever_clients_call_themselves():
+    _, scheduler, _ = machine(parallel=1, max_queue=63)
+    for i in range(1000):
+        for one in asks(f"client {i} ", 64, 10):
+            try:
+                scheduler.add([one])
+            except QueueFull:
+                break
+    assert len(scheduler.waiting) < 64 * (1 + math.log(64))
+
+
+def test_memory_that_one_client_holds_is_not_filled_again_before_another_that_waits_for_it():
+    gate = LimitedKV(100)
+    m, scheduler, clock = machine(gate, price=lambda prompt, new: prompt, parallel=8, max_queue=100)
+    for one in asks("a", 40, 25, max_tokens=20):
+        scheduler.add([one])
+    for _ in range(10):
+        m.step()
+    scheduler.add([sequence("b", 60, now=clock.now, client="b")])
+    steps_until_first_token(m, "b")
+    assert len(m.finished) <= 8
+    m.run()
+    assert gate.reserved_bytes == 0
+
+
+def test_a_newcomer_is_not_the_one_that_gives_its_memory_back():
+    gate = LimitedKV(120)
+    m, scheduler, clock = machine(
+        gate, price=lambda prompt, new: prompt + new, parallel=4, reserve_tokens=5
+    )
+    scheduler.add(asks("a", 3, 25, max_tokens=60))
+    m.step()
+    scheduler.add([sequence("b", 10, now=clock.now, max_tokens=10, client="b")])
+    while "b" not in m.finished:
+        plan = m.step()
+        assert all(one.client == "a" for one in plan.preempted)
+    m.run()
