@@ -124,6 +124,7 @@ class Daemon:
             launcher=EngineLauncher(given.paths, given.engine_command, given.environ),
             footprint=lambda pid: asyncio.to_thread(readings.footprint_bytes, pid),
             settings=self._settings,
+            memory_is_short=lambda: self._watch.level is Level.HARD,
         )
         self._reclaimer = EngineReclaimer(self._residency)
         self._watch = Watch(

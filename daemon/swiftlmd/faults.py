@@ -72,6 +72,19 @@ class ServiceError(Exception):
         )
 
 
+class MemoryFull(ServiceError):
+    """There is no memory for it now. What never fits is a plain NOT_ENOUGH_MEMORY, and final."""
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        super().__init__(
+            Kind.NOT_ENOUGH_MEMORY,
+            message,
+            code="memory_full",
+            status=503,
+            retry_after_s=retry_after_s,
+        )
+
+
 class ModelNotFound(ServiceError):
     """No model of that name is here, and none may be fetched without being asked for."""
 

@@ -11,7 +11,7 @@ from scripted_backend import Script, ScriptedBackend, Server, serve, text
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
-from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.faults import Kind, MemoryFull, ServiceError
 from swiftlmd.http.context import CONTEXT
 
 USER = [{"role": "user", "content": "hi"}]
@@ -115,6 +115,22 @@ async def test_a_backend_that_refuses_is_an_http_error(http, stream):
         async with http.post(server.url + "/v1/chat/completions", json=body) as reply:
             assert reply.status == 429
             assert reply.headers["Retry-After"] == "2"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_memory_now_is_told_apart_from_what_never_fits(http, stream):
+    never = ServiceError(Kind.NOT_ENOUGH_MEMORY, "needs 40 GB")
+    not_now = MemoryFull("needs 4 GB, 2 GB available", retry_after_s=9)
+    for refusal, status, code in ((never, 507, "cannot_fit"), (not_now, 503, "memory_full")):
+        async with serve(ScriptedBackend(refusal=refusal)) as server:
+            body = {"messages": USER, "stream": stream}
+            async with http.post(server.url + "/v1/chat/completions", json=body) as reply:
+                assert reply.status == status
+                assert (await reply.json())["error"]["code"] == code
+                is_final = reply.headers.get("x-should-retry") == "false"
+                assert (is_final, reply.headers.get("Retry-After")) == (
+                    (True, None) if status == 507 else (False, "9")
+                )
 
 
 async def test_an_engine_that_goes_silent_early_is_an_error_not_a_short_answer(http):

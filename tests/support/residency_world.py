@@ -22,6 +22,7 @@ class World:
     launcher: FakeLauncher
     residency: Residency
     settings: Settings
+    memory_is_short: bool = False
 
     def state(self, name: str) -> State | None:
         return next((r.state for r in self.residency.residents if r.name == name), None)
@@ -48,6 +49,7 @@ def make_world() -> World:
         launcher=launcher,
         footprint=memory.footprint_bytes,
         settings=lambda: world.settings,
+        memory_is_short=lambda: world.memory_is_short,
     )
     world = World(clock, memory, store, planner, launcher, residency, Settings())
     return world

@@ -334,6 +334,12 @@ class Settings:
         keys = (key for key in PER_MODEL if key not in ("keep_alive", "stall"))
         return tuple(getattr(self, PER_MODEL[key].name) for key in keys)
 
+    def asked_beside(self, usual: Settings) -> dict[str, Any]:
+        """Fields of one model's load in which this differs from `usual`."""
+        names = (option.name for key, option in PER_MODEL.items() if key != "keep_alive")
+        asked = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in asked.items() if value != getattr(usual, name)}
+
 
 def _described(item: dataclasses.Field[Any]) -> Option:
     table, _, rest = item.name.partition("_")

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from swiftlm_proto import messages as m
-from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.faults import Kind, MemoryFull, ServiceError
 
 _OPENAI_TYPES = {
     401: "authentication_error",
@@ -75,7 +75,7 @@ def error_response(request: web.BaseRequest, error: ServiceError, request_id: st
     headers = {}
     if error.retry_after_s or error.status in (429, 503):
         headers["Retry-After"] = str(error.retry_after_s or 1)
-    if error.kind in _FINAL_KINDS:
+    if error.kind in _FINAL_KINDS and not isinstance(error, MemoryFull):
         headers["x-should-retry"] = "false"
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"

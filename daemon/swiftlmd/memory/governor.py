@@ -70,6 +70,7 @@ class PressureVerdict:
     answer: Answer
     actions: tuple[Action, ...] = ()
     reason: str = ""
+    never: bool = False  # of a refusal: not even an empty machine would have room
 
 
 class Governor:
@@ -127,6 +128,11 @@ class Governor:
         The ledger has said yes already; this holds its prices against the kernel's. After a
         RECLAIM ask again with a fresh reading and `reclaimed=True`.
         """
+        if num_bytes > self._budget:
+            needed, budget = gigabytes(num_bytes), gigabytes(self._budget)
+            return PressureVerdict(
+                Answer.REFUSE, (), f"needs {needed}, the budget is {budget}", never=True
+            )
         after = reading.footprint_bytes + num_bytes
         # The median forgives a moment without room, the newest reading a moment that has passed.
         available = max(self.available_bytes, reading.available_bytes)
@@ -139,6 +145,8 @@ class Governor:
             reason = f"needs {gigabytes(num_bytes)}, the machine has {gigabytes(available)} left"
         elif self.pressure is Pressure.CRITICAL and reading.pressure is Pressure.CRITICAL:
             reason = "the machine is critically short of memory"
+        elif self._level is Level.HARD and self._wanted(reading) is Level.HARD:
+            reason = f"memory is at its hard limit: {self._share(reading)}"  # whatever its size
         else:
             return PressureVerdict(Answer.ADMIT)
         if reclaimed:

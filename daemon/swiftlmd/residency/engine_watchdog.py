@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from swiftlmd.clock import Clock
 from swiftlmd.config.settings import Settings
@@ -23,8 +24,13 @@ _IDLE_S = 10.0
 _ANSWER_S = 5.0
 
 
-async def watch_engine(engine: Engine, settings: Settings, clock: Clock) -> ProcessEnd:
-    """Runs the engine until its process is gone, and says how it ended."""
+async def watch_engine(
+    engine: Engine, settings: Callable[[], Settings], clock: Clock
+) -> ProcessEnd:
+    """Runs the engine until its process is gone, and says how it ended.
+
+    `settings` are asked for at each look: a limit may be changed while the engine runs.
+    """
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(_watch(engine, settings, clock))
         try:
@@ -33,7 +39,7 @@ async def watch_engine(engine: Engine, settings: Settings, clock: Clock) -> Proc
             watch.cancel()
 
 
-async def _watch(engine: Engine, settings: Settings, clock: Clock) -> None:
+async def _watch(engine: Engine, settings: Callable[[], Settings], clock: Clock) -> None:
     unanswered_at: float | None = None  # silence begins with a question, not with our pause
     while True:
         was_busy = engine.client.busy.is_set()
@@ -44,7 +50,7 @@ async def _watch(engine: Engine, settings: Settings, clock: Clock) -> None:
         except ServiceError as error:
             log.debug("engine does not answer model=%s: %s", engine.loaded.model, error)
         silent_s = 0.0 if unanswered_at is None else clock.now() - unanswered_at
-        if reason := _stuck(engine.stats.step_age_s, silent_s, settings):
+        if reason := _stuck(engine.stats.step_age_s, silent_s, settings()):
             log.error("engine is stuck, ending it model=%s: %s", engine.loaded.model, reason)
             engine.kill(reason)
             return

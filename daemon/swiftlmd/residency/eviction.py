@@ -1,27 +1,32 @@
-"""Room for one more model: price it, evict what is least missed, see the memory come back.
+"""Room for one more model: price it, book it, see others leave and their memory come back.
 
-The lock is held while a victim drains, so that two loads never count on the same bytes; giving
-back a lease or ending an engine never needs it.
+A booking is made under a lock, so two loads never count on the same bytes; nothing is waited for
+under it. A load waits only for models that are on their way out, that it claimed itself, or
+whose load asked for room before it: no two loads wait for each other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from swiftlm_proto import messages as m
 from swiftlmd.clock import Clock
 from swiftlmd.engines.placement import Placement, Planner
-from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.faults import Kind, MemoryFull, ServiceError
 from swiftlmd.residency.resident import Resident, State
 
 log = logging.getLogger(__name__)
 
 _SETTLE_S = 3.0  # memory of a process that has ended comes back within this
 _SETTLE_STEP_S = 0.2
+_RETRY_AFTER_S = 10  # other models are in the way: one may have left by then
+_EVERYTHING = 2**60  # bytes: as if no other program held memory
 
-StopResident = Callable[[Resident, m.Fault], Awaitable[int]]
+StopResident = Callable[[Resident, m.Fault], asyncio.Task[int]]
 
 
 class Evictor:
@@ -33,107 +38,270 @@ class Evictor:
         planner: Planner,
         residents: Mapping[str, Resident],
         stop: StopResident,
+        memory_is_short: Callable[[], bool],  # at the hard limit: no new work starts
     ) -> None:
         self._clock = clock
         self._planner = planner
         self._residents = residents
         self._stop = stop
-        self._deciding = asyncio.Lock()  # guards priced_bytes and the choice of victims
+        self._memory_is_short = memory_is_short
+        self._turns = itertools.count(1)
+        self._returned: list[tuple[float, int]] = []  # when engines ended, and what they held
+        self._deciding = asyncio.Lock()  # guards priced_bytes and claimed_by
 
-    async def make(self, newcomer: Resident, *, force: bool, evict: bool = True) -> Placement:
+    async def make(self, newcomer: Resident) -> Placement:
         """The placement to load `newcomer` by; its bytes are booked. Raises ServiceError."""
+        newcomer.turn = next(self._turns)
+        while True:
+            async with self._deciding:
+                found = await self._decide(newcomer)
+            if isinstance(found, Placement):
+                return found
+            await self._see_off(found, newcomer)
+
+    async def check(self, newcomer: Resident, replaced: Resident) -> None:
+        """Raises the refusal that `newcomer` would meet in the place of `replaced`."""
+        newcomer.turn = next(self._turns)
         async with self._deciding:
-            placement = await self._place(newcomer)
-            while not self._suits(newcomer, placement):
-                leaving = await self._leaving_for(newcomer) if evict else []
-                if not leaving:
-                    if not force:
-                        raise ServiceError(Kind.NOT_ENOUGH_MEMORY, placement.refusal)
-                    log.warning("forced load model=%s: %s", newcomer.name, placement.refusal)
-                    placement = await self._place(newcomer, force=True)
-                    break
-                for victim in leaving:
-                    await self._evict(victim, newcomer)
-                placement = await self._settled(newcomer)
-            placement.request.force = force
-            newcomer.priced_bytes = placement.needed_bytes
-            newcomer.price_request = placement.price_request
-            newcomer.plan = placement.plan
-            newcomer.sampling = placement.sampling
-            return placement
+            placement = await self._place(newcomer, [replaced])
+            if self._suits(newcomer, placement, [replaced]):
+                return
+            if not await self._leaving_for(newcomer, [replaced]):
+                raise await self._refusal(newcomer, placement)
+
+    def returned(self, num_bytes: int) -> None:
+        """An engine is gone; the kernel may show its memory a little later."""
+        self._returned.append((self._clock.now(), num_bytes))
+
+    async def _decide(self, newcomer: Resident) -> Placement | list[Resident]:
+        """The placement, or who must leave first: none, when memory is just coming back."""
+        if self._memory_is_short() and not newcomer.force:
+            message = f"memory is at its hard limit, so '{newcomer.name}' is not loaded now"
+            raise MemoryFull(f"{message}; try again later", retry_after_s=_RETRY_AFTER_S)
+        placement = await self._place(newcomer)
+        if self._suits(newcomer, placement):
+            return _booked(newcomer, placement)
+        if returning := self._returning():
+            settled = await self._place(newcomer, returning_bytes=returning)
+            if self._suits(newcomer, settled):
+                return []
+        if leaving := await self._leaving_for(newcomer):
+            _booked(newcomer, placement)
+            for victim in leaving:
+                if not self._is_leaving(victim, newcomer):
+                    victim.claimed_by = newcomer
+            return leaving
+        if not newcomer.force:
+            raise await self._refusal(newcomer, placement)
+        log.warning("forced load model=%s: %s", newcomer.name, placement.refusal)
+        return _booked(newcomer, await self._place(newcomer, force=True))
 
     def _suits(
-        self, newcomer: Resident, placement: Placement, leaving: Sequence[Resident] = ()
+        self, newcomer: Resident, placement: Placement, gone: Sequence[Resident] = ()
     ) -> bool:
         limit = newcomer.settings.models_max_loaded
-        staying = [r for r in self._others(newcomer) if r.priced_bytes and r not in leaving]
-        return placement.fits and not (limit and len(staying) >= limit)
+        most = max(len([r for r in some if r.priced_bytes]) for some in self._kept(newcomer, gone))
+        return placement.fits and not (limit and most >= limit)
 
     async def _place(
-        self, newcomer: Resident, leaving: Sequence[Resident] = (), *, force: bool = False
+        self,
+        newcomer: Resident,
+        gone: Sequence[Resident] = (),
+        *,
+        force: bool = False,
+        returning_bytes: int = 0,
     ) -> Placement:
-        held = sum(r.priced_bytes for r in self._others(newcomer) if r not in leaving)
+        """The verdict when `gone` have left: beside what is here then, and what is booked."""
+        here, booked = self._kept(newcomer, gone)
+        others = self._others(newcomer)
+        now = _memory(r for r in others if r in gone) + returning_bytes
+        later = _memory(r for r in others if r in gone or self._is_leaving(r, newcomer))
+        claims = _priced(r for r in booked if not r.holds_memory)
         return await self._planner.place(
             newcomer.stored,
-            newcomer.settings,
-            held_bytes=held,
-            returning_bytes=sum(max(r.footprint_bytes, r.priced_bytes) for r in leaving),
+            newcomer.loaded_as,
+            held_bytes=max(_priced(here), _priced(booked)),
+            returning_bytes=min(now, later + returning_bytes - claims),
             force=force,
         )
 
-    async def _leaving_for(self, newcomer: Resident) -> list[Resident]:
+    def _kept(
+        self, newcomer: Resident, gone: Sequence[Resident]
+    ) -> tuple[list[Resident], list[Resident]]:
+        """Who is beside it when it begins to load, and who once all that leave have left."""
+        staying = [r for r in self._others(newcomer) if r not in gone]
+        here = [r for r in staying if r.holds_memory]
+        return here, [r for r in staying if not self._is_leaving(r, newcomer)]
+
+    def _is_leaving(self, resident: Resident, newcomer: Resident) -> bool:
+        """On its way out without `newcomer`; a claim of a later load counts for nothing."""
+        if resident.state is State.UNLOADING:
+            return resident.stuck is None
+        claimant = resident.claimed_by
+        return claimant is not None and claimant.turn < newcomer.turn
+
+    def _returning(self) -> int:
+        """What ended engines held that the kernel may not show yet."""
+        since = self._clock.now() - _SETTLE_S
+        self._returned = [(when, size) for when, size in self._returned if when > since]
+        return sum(size for _, size in self._returned)
+
+    async def _leaving_for(
+        self, newcomer: Resident, gone: Sequence[Resident] = ()
+    ) -> list[Resident]:
         """The fewest that must leave; none if `newcomer` does not fit even when all have left."""
-        victims = self._victims(newcomer)
-        for count in range(1, len(victims) + 1):
-            leaving = victims[:count]
-            if self._suits(newcomer, await self._place(newcomer, leaving), leaving):
+        candidates = [r for r in self._candidates(newcomer) if r not in gone]
+        for count in range(1, len(candidates) + 1):
+            if await self._suits_without(newcomer, [*gone, *candidates[:count]]):
+                leaving = candidates[:count]
+                for spared in reversed(leaving[:-1]):  # the most missed first
+                    fewer = [r for r in leaving if r is not spared]
+                    if await self._suits_without(newcomer, [*gone, *fewer]):
+                        leaving = fewer
                 return leaving
         return []
 
-    def _victims(self, newcomer: Resident) -> list[Resident]:
-        """Who may leave: idle ones first, among them the one that was used longest ago; last of
-        all what is still on its way in."""
-        here = [
-            resident
-            for resident in self._others(newcomer)
-            if resident.state in (State.READY, State.LOADING)
-            and resident.priced_bytes
-            and not resident.pinned
-        ]
-        return sorted(here, key=lambda r: (r.state is State.LOADING, r.leases > 0, r.used_at))
+    async def _suits_without(self, newcomer: Resident, gone: Sequence[Resident]) -> bool:
+        return self._suits(newcomer, await self._place(newcomer, gone), gone)
+
+    def _candidates(self, newcomer: Resident) -> list[Resident]:
+        """Who may leave: first those on their way out, then idle ones, among them the one that was
+        used longest ago; last of all what is still on its way in."""
+        here = [r for r in self._others(newcomer) if r.priced_bytes and self._may_go(r, newcomer)]
+        return sorted(
+            here,
+            key=lambda r: (
+                not self._is_leaving(r, newcomer),
+                r.state is State.LOADING,
+                r.leases > 0,
+                r.used_at,
+            ),
+        )
+
+    def _may_go(self, resident: Resident, newcomer: Resident) -> bool:
+        if self._is_leaving(resident, newcomer):
+            return True
+        if resident.pinned or not newcomer.may_evict:
+            return False
+        if resident.state is State.LOADING:
+            return resident.turn < newcomer.turn
+        return resident.state is State.READY
 
     def _others(self, newcomer: Resident) -> list[Resident]:
         return [resident for resident in self._residents.values() if resident is not newcomer]
 
-    async def _evict(self, victim: Resident, newcomer: Resident) -> None:
-        settings = newcomer.settings
-        if victim.task is not None:  # its first requests come before ours
-            await asyncio.wait({victim.task})
-        held_s = victim.ready_at + settings.models_swap_hold - self._clock.now()
-        if held_s > 0:  # alternating requests must not swap models on every turn
-            await self._clock.sleep(held_s)
-        victim.leaving = True
-        victim.notify()
-        try:
-            if not await self._clock.wait(victim.idle, settings.models_swap_wait):
-                message = f"model '{victim.name}' is busy and '{newcomer.name}' needs its memory"
-                raise ServiceError(Kind.BUSY, message, retry_after_s=10)
-            if victim.state is not State.READY:
-                return  # it was unloaded, or died, while it drained
-            reason = m.Fault(
-                kind=Kind.SHUTTING_DOWN, message=f"model '{victim.name}' made room for another"
-            )
-            freed = await self._stop(victim, reason)
-        finally:
-            victim.leaving = False
-            victim.notify()
-        log.info("evicted model=%s for=%s freed=%d", victim.name, newcomer.name, freed)
+    async def _refusal(self, newcomer: Resident, placement: Placement) -> ServiceError:
+        """Final where the model would not fit alone, else an invitation to ask again."""
+        limit = newcomer.settings.models_max_loaded
+        alone = await self._planner.place(
+            newcomer.stored, newcomer.loaded_as, held_bytes=0, returning_bytes=_EVERYTHING
+        )
+        if not alone.fits:
+            return ServiceError(Kind.NOT_ENOUGH_MEMORY, alone.refusal)
+        if placement.fits and limit:
+            message = _too_many(limit, [r for r in self._others(newcomer) if r.priced_bytes])
+        else:
+            message = f"{placement.refusal}; it fits once others have given back their memory"
+        return MemoryFull(message, retry_after_s=_RETRY_AFTER_S)
 
-    async def _settled(self, newcomer: Resident) -> Placement:
-        """The verdict once the kernel shows the memory that an eviction gave back."""
-        deadline = self._clock.now() + _SETTLE_S
-        placement = await self._place(newcomer)
-        while not placement.fits and self._clock.now() < deadline:
+    async def _see_off(self, leaving: Sequence[Resident], newcomer: Resident) -> None:
+        """Waits for all of them to go, or for a reason to decide again. Raises ServiceError."""
+        ours = [victim for victim in leaving if victim.claimed_by is newcomer]
+        if not leaving:
             await self._clock.sleep(_SETTLE_STEP_S)
-            placement = await self._place(newcomer)
-        return placement
+        try:
+            for other in leaving:
+                if other not in ours:
+                    await self._departure(other, newcomer)
+            await self._evict(ours, newcomer)
+        finally:
+            for victim in ours:
+                if victim.claimed_by is newcomer:
+                    victim.released()
+
+    async def _departure(self, other: Resident, newcomer: Resident) -> None:
+        """Until a model that leaves without us has left, or stays."""
+        while self._is_leaving(other, newcomer):
+            if other.stopping is not None:
+                await asyncio.wait({other.stopping})
+                return
+            await other.change()
+
+    async def _evict(self, victims: Sequence[Resident], newcomer: Resident) -> None:
+        """All of them or none; returns with nothing done when one of them shall stay."""
+        for victim in victims:
+            if victim.task is not None:  # its first requests come before ours
+                await asyncio.wait({victim.task})
+        if not await self._held_long_enough(victims, newcomer):
+            return
+        for victim in victims:
+            victim.leaving = True
+            victim.notify()
+        busy = await self._still_busy(victims, newcomer.settings.models_swap_wait)
+        if not _are_claimed(victims, newcomer):
+            return
+        if busy is not None:
+            message = f"model '{busy.name}' is busy and '{newcomer.name}' needs its memory"
+            raise ServiceError(Kind.BUSY, message, retry_after_s=_RETRY_AFTER_S)
+        log.info("evicting models=%s for=%s", ",".join(v.name for v in victims), newcomer.name)
+        stops = {self._stop(victim, _made_room(victim)) for victim in victims}
+        if stops:
+            await asyncio.wait(stops)
+
+    async def _held_long_enough(self, victims: Sequence[Resident], newcomer: Resident) -> bool:
+        """Alternating requests must not swap models on every turn."""
+        since = max((victim.ready_at for victim in victims), default=-math.inf)
+        hold_s = since + newcomer.settings.models_swap_hold - self._clock.now()
+        if hold_s > 0:
+            await self._clock.sleep(hold_s)
+        return _are_claimed(victims, newcomer)
+
+    async def _still_busy(self, victims: Sequence[Resident], patience_s: float) -> Resident | None:
+        """One whose requests did not end in time, if there is one."""
+        deadline = self._clock.now() + patience_s
+        for victim in victims:
+            if not await self._clock.wait(victim.idle, deadline - self._clock.now()):
+                return victim
+        return None
+
+
+def _booked(newcomer: Resident, placement: Placement) -> Placement:
+    placement.request.force = newcomer.force
+    newcomer.priced_bytes = placement.needed_bytes
+    newcomer.price_request = placement.price_request
+    newcomer.plan = placement.plan
+    newcomer.sampling = placement.sampling
+    return placement
+
+
+def _are_claimed(victims: Sequence[Resident], newcomer: Resident) -> bool:
+    """Whether all may still go: none was pinned, unloaded, or claimed by an earlier load."""
+    return all(
+        victim.claimed_by is newcomer and victim.state is State.READY and not victim.pinned
+        for victim in victims
+    )
+
+
+def _made_room(victim: Resident) -> m.Fault:
+    message = f"model '{victim.name}' made room for another"
+    return m.Fault(kind=Kind.SHUTTING_DOWN, message=message, retry_after_s=1)
+
+
+def _too_many(limit: int, loaded: Sequence[Resident]) -> str:
+    pinned = [f"'{r.name}'" for r in loaded if r.pinned]
+    if not pinned:
+        names = ", ".join(f"'{r.name}'" for r in loaded)
+        return f"models.max_loaded = {limit} and {names} cannot leave now; try again later"
+    verb = "is" if len(pinned) == 1 else "are"
+    return (
+        f"models.max_loaded = {limit} and {', '.join(pinned)} {verb} pinned; "
+        f"unpin one with `swiftlmctl unpin NAME` or raise the limit"
+    )
+
+
+def _priced(residents: Iterable[Resident]) -> int:
+    return sum(resident.priced_bytes for resident in residents)
+
+
+def _memory(residents: Iterable[Resident]) -> int:
+    return sum(max(r.footprint_bytes, r.priced_bytes) for r in residents if r.holds_memory)

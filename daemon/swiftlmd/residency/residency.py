@@ -15,6 +15,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -84,6 +85,7 @@ class Residency:
         launcher: Launcher,
         footprint: Callable[[int], Awaitable[int]],
         settings: Callable[[], Settings],
+        memory_is_short: Callable[[], bool] = lambda: False,
     ) -> None:
         self._clock = clock
         self._store = store
@@ -91,7 +93,7 @@ class Residency:
         self._footprint = footprint
         self._settings = settings
         self._residents: dict[str, Resident] = {}
-        self._room = Evictor(clock, planner, self._residents, self._stop)
+        self._room = Evictor(clock, planner, self._residents, self._stop, memory_is_short)
         self._tasks = asyncio.TaskGroup()
         self._closing = False
 
@@ -111,8 +113,16 @@ class Residency:
         if kind is None:  # else the group cancels its tasks, and each kills its engine
             async with asyncio.TaskGroup() as ends:
                 for resident in self.residents:
-                    ends.create_task(self._end(resident, "the daemon is stopping"))
+                    ends.create_task(self._end_at_last(resident))
         await self._tasks.__aexit__(kind, error, trace)
+
+    async def _end_at_last(self, resident: Resident) -> None:
+        """The daemon ends also when one of its engines does not."""
+        try:
+            await self._end(resident, "the daemon is stopping")
+        except ServiceError:
+            if resident.attending is not None:
+                resident.attending.cancel()
 
     @property
     def residents(self) -> list[Resident]:
@@ -153,55 +163,49 @@ class Residency:
         force: bool = False,
     ) -> AsyncIterator[m.LoadEvent]:
         """Loads (or joins a load), with its progress; ends when ready, raises ServiceError."""
-        known, asked = self._residents.get(name), settings
-        if known is not None and asked is not None:
-            if known.settings.load_options() != asked.load_options():
-                await self.unload(name, force=force)
-            known.keep_alive_s = asked.models_keep_alive
-        resident = await self._entry(name, asked)
-        resident.pinned = resident.pinned or pin
+        resident = await self._to_load(name, settings, pin=pin, force=force)
+        if pin:
+            resident.pin(True)
         if resident.state is State.READY:
             return
-        resident.crashes.clear()
-        task = resident.task or self._begin(resident, force=force)
+        resident.force, resident.may_evict = resident.force or force, True
+        task = resident.task
+        if task is None:
+            resident.crashes.clear()
+            task = self._begin(resident, force=force)
         while resident.task is task:
             yield resident.progress
             await resident.change()
-        if resident.fault is not None:
-            raise resident.fault.with_traceback(None)
+        if fault := self._fault_of(resident, task):
+            raise fault.with_traceback(None)
 
     def pin(self, name: str, pinned: bool) -> None:
         """Of a model that is loaded or loading, until it is unloaded. Raises ServiceError."""
         resident = self._residents.get(name)
-        if resident is None or resident.failed:
+        if resident is None or resident.failed or resident.state is State.UNLOADING:
             raise ServiceError(Kind.INVALID, f"model '{name}' is not loaded; load it with --pin")
-        resident.pinned = pinned
+        resident.pin(pinned)
 
     async def unload(self, name: str, *, force: bool = False) -> Unloaded:
         """The model's process is gone when this returns. Raises ServiceError while it is used."""
         resident = self._residents.get(name)
         if resident is None:
             return Unloaded(was_loaded=False)
-        if resident.leases and not force:
-            message = (
-                f"model '{name}' is answering {resident.leases} request(s); "
-                f"wait for them or add --force"
-            )
-            raise ServiceError(Kind.BUSY, message, retry_after_s=5)
+        _refuse_if_used(resident, force)
         pid = resident.engine.pid if resident.engine else 0
         freed = await self._end(resident, f"model '{name}' was unloaded")
         return Unloaded(was_loaded=pid != 0, freed_bytes=freed, pid=pid)
 
     async def evict_idle(self) -> int:
         """Memory is short: every idle model that is not pinned leaves; returns the bytes freed."""
-        freed = 0
+        stops = set()
         for resident in self.residents:
             if resident.may_leave:
                 message = f"model '{resident.name}' was unloaded, memory is short"
-                freed += await self._stop(
-                    resident, m.Fault(kind=Kind.SHUTTING_DOWN, message=message)
-                )
-        return freed
+                stops.add(self._stop(resident, m.Fault(kind=Kind.SHUTTING_DOWN, message=message)))
+        if stops:
+            await asyncio.wait(stops)
+        return sum(stop.result() for stop in stops)
 
     def take_over(self, before: Settings, now: Settings) -> None:
         """The configuration changed: what needs no new load counts at once."""
@@ -216,14 +220,50 @@ class Residency:
                 resident.take(self._clock.now())
                 return resident
             if resident.state in (State.READY, State.UNLOADING):
-                await resident.change()
-            elif resident.task is not None:
-                await asyncio.wait({resident.task})
-                if resident.fault is not None:
-                    raise resident.fault.with_traceback(None)
+                await self._after_change(resident)
+            elif (task := resident.task) is not None:
+                resident.may_evict = True  # also when it only starts again after a crash
+                await asyncio.wait({task})
+                if fault := self._fault_of(resident, task):
+                    raise fault.with_traceback(None)
             else:
                 self._refuse_if_hopeless(resident)
                 self._begin(resident)
+
+    async def _to_load(
+        self, name: str, asked: Settings | None, *, pin: bool, force: bool
+    ) -> Resident:
+        """The model's entry: ready and staying, or to be loaded, with the options asked for."""
+        while True:
+            resident = await self._entry(name, asked)
+            if asked is not None and resident.state is not State.UNLOADING:
+                if resident.loaded_as.load_options() != asked.load_options():
+                    pin = pin or resident.pinned
+                    await self._make_way(resident, asked, force)
+                    continue
+                resident.keep_alive_s, resident.settings = asked.models_keep_alive, asked
+                resident.asked = asked.asked_beside(self._settings().for_model(resident.name))
+            if pin and resident.state is not State.UNLOADING:
+                resident.pin(True)
+            if resident.usable or resident.state in (State.LOADING, State.FAILED):
+                return resident
+            await self._after_change(resident)
+
+    async def _make_way(self, resident: Resident, asked: Settings, force: bool) -> None:
+        """A model that shall be loaded otherwise leaves, once it is known that it can be."""
+        _refuse_if_used(resident, force)
+        other = Resident(resident.stored, asked, CrashRecord(self._clock), asked.models_keep_alive)
+        if not force:
+            await self._room.check(other, resident)
+        if resident is self._residents.get(resident.name):
+            _refuse_if_used(resident, force)
+            await self._end(resident, f"model '{resident.name}' is loaded with other options")
+
+    async def _after_change(self, resident: Resident) -> None:
+        """When something about a model that is here has changed; raises why nothing will."""
+        if resident.stuck is not None:
+            raise resident.stuck.with_traceback(None)
+        await resident.change()
 
     def _refuse_if_hopeless(self, resident: Resident) -> None:
         fault = resident.fault
@@ -253,7 +293,7 @@ class Residency:
         elif resident.failed:
             if chosen.load_options() != resident.settings.load_options():
                 resident.fault = None  # what failed was something else
-            resident.stored, resident.settings = stored, chosen
+            resident.stored, resident.settings, resident.loaded_as = stored, chosen, chosen
         return resident
 
     async def _whole(self, name: str) -> StoredModel:
@@ -268,69 +308,83 @@ class Residency:
 
     def _begin(
         self, resident: Resident, *, force: bool = False, evict: bool = True
-    ) -> asyncio.Task[None]:
+    ) -> asyncio.Task[ServiceError | None]:
+        assert resident.failed, "one load per model at a time"
         if self._closing:  # nobody would end what is loaded now
             raise ServiceError(Kind.SHUTTING_DOWN, "the daemon is stopping")
-        resident.state = State.LOADING
-        resident.fault = None
+        resident.state, resident.fault = State.LOADING, None
+        resident.force, resident.may_evict, resident.was_launched = force, evict, False
+        resident.loaded_as = resident.settings
         resident.progress = m.LoadEvent(stage=m.LoadEventStage.READING)
-        resident.task = self._tasks.create_task(self._load(resident, force, evict))
+        resident.task = self._tasks.create_task(self._load(resident))
+        resident.task.add_done_callback(partial(self._load_ended, resident))
         return resident.task
 
-    async def _load(self, resident: Resident, force: bool, evict: bool) -> None:
-        """Root of a load's task: books its result, raises nothing."""
+    async def _load(self, resident: Resident) -> ServiceError | None:
+        """Root of a load's task: books its result and returns the error, raises nothing."""
         started_at = self._clock.now()
-        resident.was_launched = False
+        fault: ServiceError
         try:
             await self._clock.sleep(resident.crashes.wait_s())
-            placement = await self._room.make(resident, force=force, evict=evict)
+            resident.loaded_as = settings = resident.settings
+            placement = await self._room.make(resident)
             log.info("loading %s", placement.refusal)  # the plan in words, whatever it says
             resident.was_launched = True
-            engine = await self._launcher.launch(placement, resident.settings, resident.on_progress)
-        except asyncio.CancelledError:
-            cancelled = ServiceError(
-                Kind.SHUTTING_DOWN, f"the load of '{resident.name}' was cancelled"
-            )
-            self._failed(resident, cancelled)
-            raise
+            engine = await self._launcher.launch(placement, settings, resident.on_progress)
         except EngineDied as error:
             resident.crashes.add()
-            self._failed(resident, self._worn_out(resident, str(error)) or error)
+            fault = self._worn_out(resident, str(error)) or error
         except ServiceError as error:
-            self._failed(resident, error)
+            fault = error
         except Exception:
             log.exception("load failed model=%s", resident.name)
             message = f"loading '{resident.name}' failed inside the daemon; see swiftlmd.log"
-            self._failed(resident, ServiceError(Kind.INTERNAL, message))
+            fault = ServiceError(Kind.INTERNAL, message)
         else:
             engine.loaded.load_s = took_s = self._clock.now() - started_at
             resident.became_ready(engine, self._clock.now())
-            self._tasks.create_task(self._attend(resident, engine))
+            resident.attending = self._tasks.create_task(self._attend(resident, engine))
             log.info("model ready model=%s pid=%d s=%.2f", resident.name, engine.pid, took_s)
-        finally:
-            resident.task = None
-            resident.notify()
+            return None
+        self._failed(resident, fault)
+        return fault
+
+    def _load_ended(self, resident: Resident, task: asyncio.Task[ServiceError | None]) -> None:
+        """Also of a load that was cancelled, perhaps before its first step."""
+        if task.cancelled():
+            self._failed(resident, _cancelled(resident))
+        resident.task = None
+        resident.notify()
+
+    def _fault_of(
+        self, resident: Resident, task: asyncio.Task[ServiceError | None]
+    ) -> ServiceError | None:
+        """Why a load that has ended failed, if it did."""
+        return _cancelled(resident) if task.cancelled() else task.result()
 
     def _failed(self, resident: Resident, error: ServiceError) -> None:
         log.error("load failed model=%s: %s", resident.name, error)
         resident.state, resident.fault = State.FAILED, error
         resident.failed_at = self._clock.now()
+        if resident.was_launched:
+            self._room.returned(resident.priced_bytes)
         resident.priced_bytes = 0
 
     async def _attend(self, resident: Resident, engine: Engine) -> None:
         """Root of an engine's task: from ready to gone."""
         try:
-            end = await watch_engine(engine, resident.settings, self._clock)
+            end = await watch_engine(engine, lambda: resident.watched_by, self._clock)
         except Exception:
             log.exception("attending an engine failed model=%s", resident.name)
             engine.kill("the daemon lost hold of the engine")
             end = None
-        asked_for = resident.state is State.UNLOADING
+        self._room.returned(resident.priced_bytes)
         resident.engine, resident.priced_bytes = None, 0
         resident.gone.set()
-        if asked_for:
-            self._residents.pop(resident.name, None)
+        if resident.stopping is not None:
+            self._forget(resident)
         else:
+            resident.state = State.FAILED
             self._crashed(resident, end)
         resident.notify()
 
@@ -355,30 +409,54 @@ class Residency:
         return ServiceError(Kind.MODEL_BROKEN, message)
 
     async def _end(self, resident: Resident, why: str) -> int:
-        """Ends the model in whatever state it is; returns the bytes it held."""
-        if resident.task is not None:
-            task = resident.task
-            task.cancel()
-            await asyncio.wait({task})
+        """Ends the model in whatever state it is; returns the bytes it held. Raises ServiceError
+        when its process cannot be ended. It ends also when the caller does not wait for it."""
+        while resident.task is not None:
+            resident.task.cancel()
+            await asyncio.wait({resident.task})
         if resident.state is State.READY:
-            return await self._stop(resident, m.Fault(kind=Kind.SHUTTING_DOWN, message=why))
-        if resident.state is State.UNLOADING:
-            await resident.gone.wait()
+            self._stop(resident, m.Fault(kind=Kind.SHUTTING_DOWN, message=why))
+        if resident.stopping is None:
+            self._forget(resident)
+            resident.notify()
             return 0
-        self._residents.pop(resident.name, None)
-        resident.notify()
-        return 0
+        await asyncio.wait({resident.stopping})
+        if resident.stuck is not None:
+            raise resident.stuck.with_traceback(None)
+        return resident.stopping.result()
 
-    async def _stop(self, resident: Resident, reason: m.Fault) -> int:
-        """A ready model's engine ends, requests first; no lease is given once this has begun."""
+    def _forget(self, resident: Resident) -> None:
+        if self._residents.get(resident.name) is resident:
+            del self._residents[resident.name]
+
+    def _stop(self, resident: Resident, reason: m.Fault) -> asyncio.Task[int]:
+        """Begins the end of a ready model's engine; no lease is given from here on."""
+        if resident.stopping is None:
+            resident.state = State.UNLOADING
+            resident.stopping = self._tasks.create_task(self._stopped(resident, reason))
+            resident.notify()
+        return resident.stopping
+
+    async def _stopped(self, resident: Resident, reason: m.Fault) -> int:
+        """Root of a stop's task, which no caller cancels: books its result, raises nothing."""
         engine = resident.engine
         assert engine is not None, "a ready model has an engine"
-        resident.state = State.UNLOADING
-        resident.notify()
-        held = await self._footprint(engine.pid)
-        end = await engine.stop(_STOP_BASE_S + _STOP_S_PER_GB * held / 1e9, reason)
+        held = resident.priced_bytes
+        try:
+            held = await self._footprint(engine.pid)
+            end = await engine.stop(_STOP_BASE_S + _STOP_S_PER_GB * held / 1e9, reason)
+            log.info(
+                "model unloaded model=%s pid=%d freed=%d: %s", resident.name, end.pid, held, end
+            )
+        except ServiceError as error:
+            log.error("model cannot be unloaded model=%s: %s", resident.name, error)
+            resident.fault = error
+            resident.notify()
+            return 0
+        except Exception:
+            log.exception("unloading failed, ending the engine model=%s", resident.name)
+            engine.kill("its end failed inside the daemon")
         await resident.gone.wait()
-        log.info("model unloaded model=%s pid=%d freed=%d: %s", resident.name, end.pid, held, end)
         return held
 
     async def _tick(self) -> None:
@@ -386,14 +464,19 @@ class Residency:
         while True:
             await self._clock.sleep(_TICK_S)
             for resident in self.residents:
-                if self._clock.now() >= resident.expires_at():
-                    self._tasks.create_task(self._expire(resident))
+                if self._clock.now() >= resident.expires_at() and not resident.leaving:
+                    message = f"model '{resident.name}' was idle"
+                    self._stop(resident, m.Fault(kind=Kind.SHUTTING_DOWN, message=message))
 
-    async def _expire(self, resident: Resident) -> None:
-        if self._clock.now() < resident.expires_at() or resident.leaving:
-            return  # it was used in the meantime, or is being evicted
-        reason = m.Fault(kind=Kind.SHUTTING_DOWN, message=f"model '{resident.name}' was idle")
-        try:
-            await self._stop(resident, reason)
-        except Exception:  # the root of a task: the next tick finds the model as it is
-            log.exception("unloading an idle model failed model=%s", resident.name)
+
+def _refuse_if_used(resident: Resident, force: bool) -> None:
+    if resident.leases and not force:
+        message = (
+            f"model '{resident.name}' is answering {resident.leases} request(s); "
+            f"wait for them or add --force"
+        )
+        raise ServiceError(Kind.BUSY, message, retry_after_s=5)
+
+
+def _cancelled(resident: Resident) -> ServiceError:
+    return ServiceError(Kind.SHUTTING_DOWN, f"the load of '{resident.name}' was cancelled")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from swiftlm_proto import messages as m
 from swiftlmd.clock import Clock
@@ -29,16 +32,23 @@ class Resident:
     """Owned by Residency; only its methods and tasks change it."""
 
     stored: StoredModel
-    settings: Settings  # what it is (to be) loaded with
+    settings: Settings  # of its next start; what needs no new start counts at once
     crashes: CrashRecord
     keep_alive_s: float
+    asked: Mapping[str, Any] = field(default_factory=dict)  # fields that a load set for itself
     state: State = State.FAILED  # until a load begins
     pinned: bool = False
-    leaving: bool = False  # chosen for eviction: takes no new leases
+    claimed_by: Resident | None = None  # the model that is to get its memory
+    leaving: bool = False  # it drains for that model: takes no new leases
     leases: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # the engine's end is booked
-    task: asyncio.Task[None] | None = None  # the load under way
+    task: asyncio.Task[ServiceError | None] | None = None  # the load under way; why it failed
+    force: bool = False  # of that load: past the budget
+    may_evict: bool = True  # of that load: somebody waits for it
+    turn: int = 0  # of that load, in the order in which loads ask for room
+    stopping: asyncio.Task[int] | None = None  # ends the engine; the bytes it held
+    attending: asyncio.Task[None] | None = None  # from ready to gone
     engine: Engine | None = None
     priced_bytes: int = 0
     price_request: PriceRequest = free_of_charge
@@ -50,6 +60,7 @@ class Resident:
     was_launched: bool = False  # whether the last load got as far as starting an engine
     ready_at: float = -math.inf
     used_at: float = -math.inf
+    loaded_as: Settings = field(init=False)  # what the engine was started with
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -57,6 +68,7 @@ class Resident:
         return self.stored.name
 
     def __post_init__(self) -> None:
+        self.loaded_as = self.settings
         self.idle.set()
 
     @property
@@ -69,6 +81,22 @@ class Resident:
         """Ready, staying, and its engine is not on its way out (killed, its end not yet booked)."""
         alive = self.engine is not None and not self.engine.ended
         return self.state is State.READY and not self.leaving and alive
+
+    @property
+    def holds_memory(self) -> bool:
+        """It has an engine, or one is being started: not only booked."""
+        return self.engine is not None or (self.state is State.LOADING and self.was_launched)
+
+    @property
+    def stuck(self) -> ServiceError | None:
+        """Why its engine cannot be ended, if it cannot."""
+        return self.fault if self.state is State.UNLOADING else None
+
+    @property
+    def watched_by(self) -> Settings:
+        """What its engine is judged by: the newest limits, and whether it leads a group."""
+        cluster = self.loaded_as.engine_cluster
+        return dataclasses.replace(self.settings, engine_cluster=cluster)
 
     @property
     def may_leave(self) -> bool:
@@ -98,6 +126,17 @@ class Resident:
         self.ready_at = self.used_at = now
         self.gone.clear()
 
+    def pin(self, pinned: bool) -> None:
+        """A pinned model stays, also one that was about to make room."""
+        self.pinned = pinned
+        if pinned:
+            self.released()
+
+    def released(self) -> None:
+        """Nobody gets its memory; it may be used."""
+        self.claimed_by, self.leaving = None, False
+        self.notify()
+
     def take(self, now: float) -> None:
         self.leases += 1
         self.used_at = now
@@ -116,7 +155,8 @@ class Resident:
             self.keep_alive_s = keep_alive_s
         pinned = self.name in now.models_pinned
         if pinned != (self.name in before.models_pinned):
-            self.pinned = pinned
+            self.pin(pinned)
+        self.settings = dataclasses.replace(now.for_model(self.name), **self.asked)
 
     def expires_at(self) -> float:
         """On the monotonic clock; infinity while it is used or never expires."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from swiftlm_proto import messages as m
 from swiftlmd.engines.placement import PriceRequest
-from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.faults import Kind, MemoryFull, ServiceError
 from swiftlmd.memory import Answer, Level, PressureVerdict
 
 _CHARACTERS_PER_TOKEN = 4
@@ -48,8 +48,10 @@ class Admission:
     async def _admit(self, needed: int, model: str) -> None:
         verdict = await self._watch.admit(needed)
         if verdict.answer is Answer.REFUSE:
-            message = f"no memory for this request to '{model}': {verdict.reason}; try again later"
-            raise ServiceError(Kind.NOT_ENOUGH_MEMORY, message, retry_after_s=_RETRY_AFTER_S)
+            message = f"no memory for this request to '{model}': {verdict.reason}"
+            if verdict.never:
+                raise ServiceError(Kind.NOT_ENOUGH_MEMORY, f"{message}; shorten the prompt")
+            raise MemoryFull(f"{message}; try again later", retry_after_s=_RETRY_AFTER_S)
 
 
 def prompt_tokens(request: m.GenerateRequest) -> int:

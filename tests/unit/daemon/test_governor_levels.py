@@ -165,6 +165,22 @@ def test_refusals_end_with_their_cause() -> None:
     assert governor.judge(GB, reading(5)).answer is Answer.ADMIT
 
 
+def test_nothing_starts_at_the_hard_limit_until_reclaiming_has_helped() -> None:
+    governor = Governor(10 * GB)
+    run(governor, [reading(9.7)] * 4)
+    assert governor.level is Level.HARD
+    assert governor.judge(1, reading(9.7)).answer is Answer.RECLAIM
+    refused = governor.judge(1, reading(9.7), reclaimed=True)
+    assert (refused.answer, refused.never) == (Answer.REFUSE, False)
+    assert "hard limit" in refused.reason
+    assert governor.judge(1, reading(6), reclaimed=True).answer is Answer.ADMIT
+
+
+def test_what_exceeds_the_whole_budget_never_fits_and_costs_nobody_his_cache() -> None:
+    verdict = Governor(10 * GB).judge(11 * GB, reading(1))
+    assert (verdict.answer, verdict.never, verdict.actions) == (Answer.REFUSE, True, ())
+
+
 def test_larger_budget_is_seen_at_once() -> None:
     governor = Governor(BUDGET)
     assert governor.judge(2 * GB, reading(9)).answer is Answer.RECLAIM

@@ -326,7 +326,12 @@ async def test_a_request_without_room_is_refused_with_the_reason_and_no_lease_st
         await collect(asked(world))
     assert caught.value.kind is Kind.NOT_ENOUGH_MEMORY
     assert "needs 3.0 GB, the machine has 1.0 GB left" in caught.value.message
+    assert (caught.value.status, caught.value.retry_after_s) == (503, 5)
     assert world.residency.residents[0].leases == 0
+    world.watch.verdict = PressureVerdict(Answer.REFUSE, (), "needs 30.0 GB", never=True)
+    with pytest.raises(ServiceError) as caught:
+        await collect(asked(world))
+    assert (caught.value.status, caught.value.retry_after_s) == (507, 0)
 
 
 def test_prompts_of_every_form_are_estimated() -> None:
