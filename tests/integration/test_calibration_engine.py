@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from engine_harness import EngineHarness
-from tiny_models import make_model
+from tiny_models import NAMES, make_model
 
 from swiftlm_engine.brain.calibration import Record
 from swiftlm_engine.messages import GenerateJob
+from swiftlm_engine.prefix.snapshot import leaves_of
 from swiftlm_engine.sampling.settings import SamplingSettings
 from swiftlm_engine.server.calibration import Calibration
+from swiftlm_engine.session.calibration import QUICK, measure
 from swiftlm_proto import messages as m
 
 
@@ -62,6 +65,47 @@ async def test_a_request_ends_a_measurement_and_is_answered(folder: Path) -> Non
         answers = engine.collect(1)
     assert answers["r", 0].finished is not None
     assert answers["r", 0].finished.fault is None
+
+
+GPT2 = {
+    "model_type": "gpt2",
+    "n_embd": 64,
+    "n_head": 4,
+    "n_layer": 2,
+    "n_positions": 64,
+    "n_ctx": 64,
+    "layer_norm_epsilon": 1e-5,
+}
+SLOW = [
+    pytest.param(name, context, marks=pytest.mark.slow)
+    for name in NAMES
+    for context in (16, 64, 256)
+]
+
+
+@dataclass
+class Watched:
+    """A model, and the deepest position that any of its caches reached."""
+
+    model: object
+    deepest: int = 0
+
+    def __call__(self, ids: mx.array, cache: list) -> mx.array:
+        logits = self.model(ids, cache=cache)
+        for leaf in leaves_of(cache):
+            offset = mx.array(getattr(leaf, "offset", 0)).max().item()
+            self.deepest = max(self.deepest, int(offset))
+        return logits
+
+
+@pytest.mark.parametrize(("name", "context"), [("gpt2", 64), ("gpt_oss", 64), *SLOW])
+def test_no_position_behind_the_context_is_ever_computed(name, context, tmp_path) -> None:
+    folder = make_model(GPT2 if name == "gpt2" else name, tmp_path)
+    with EngineHarness(folder, context=context, prefill_chunk=512) as engine:
+        watched = Watched(engine.session.subject.model)
+        subject = replace(engine.session.subject, model=watched)
+        engine.mlx.call(lambda: list(measure(subject, QUICK))).result(300)
+    assert watched.deepest <= context
 
 
 def _hold(engine: EngineHarness, prepared) -> None:

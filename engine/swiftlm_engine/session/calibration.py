@@ -2,7 +2,8 @@
 
 `measure` is a generator whose every turn takes about as long as one chunk or one step, so that
 whoever drives it can stop between two turns when a request arrives. Its caches are its own: nothing
-of it is seen by the scheduler or kept for a prefix.
+of it is seen by the scheduler or kept for a prefix. No cache of it ever holds more tokens than the
+model's context: a position behind it may lie outside of the model's own tables.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from swiftlm_engine.brain.calibration import Decoded, Prefilled, Record, Spread, choose
+from swiftlm_engine.messages import EngineFault, FaultKind
 from swiftlm_engine.run.decode_batch import DecodeBatch, Row
 from swiftlm_engine.run.row_caches import Caches
 from swiftlm_engine.sampling.row import RowSampling
@@ -33,6 +35,7 @@ _WARM_UP_STEPS = 2
 _RUNS, _STEPS = 4, 4  # of decode; a run counts by its mean, as an answer's speed does
 _NEW_TOKENS = _WARM_UP_STEPS + _RUNS * _STEPS
 _SHALLOW = 32  # tokens before the first decoded one
+_LEAST_CONTEXT = 8  # tokens; half of them are decoded, the warm-up included
 # Speeds of long prompts are predicted from what is measured, and chunks deep in one are slower
 # by more than a line through the first few of them would tell.
 _DEEP = 1024
@@ -72,6 +75,15 @@ class Subject:
     max_width: int
     kv_threshold: Callable[[], int]
 
+    @property
+    def new_tokens(self) -> int:
+        """How many are decoded behind a prompt."""
+        return min(_NEW_TOKENS, self.context // 2)
+
+    @property
+    def longest_prompt(self) -> int:
+        return self.context - self.new_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class CalibrationProgress:
@@ -82,7 +94,17 @@ class CalibrationProgress:
 def measure(
     subject: Subject, effort: Effort, clock: Clock = time.perf_counter
 ) -> Generator[CalibrationProgress, None, Record]:
-    """Returns the record; closing it early frees everything."""
+    """Returns the record; closing it early frees everything.
+
+    Raises `EngineFault` where the context is too short to be measured.
+    """
+    if subject.context < _LEAST_CONTEXT:
+        raise EngineFault(
+            FaultKind.INVALID,
+            f"a context of {subject.context} tokens is too short to be measured; load the model "
+            f"with --context {_LEAST_CONTEXT} or more",
+            param="context",
+        )
     deadline = clock() + effort.budget_s
     bandwidth = _memory_bandwidth(clock)
     yield CalibrationProgress(0.02, "memory bandwidth")
@@ -90,7 +112,7 @@ def measure(
     yield from _at(0.03, prompts.probe())
     served = yield from _at(0.04, prompts.served_chunk(prompts.length(effort) // 2))
     prompt = max(prompts.length(effort), effort.prompt_chunks * served)  # by a better rate now
-    prompt = max(served, min(prompt, subject.context - _NEW_TOKENS))
+    prompt = max(served, min(prompt, subject.longest_prompt))
     sizes = _chunk_sizes(served, effort)
     for number in range(effort.runs + 1):  # the first run is the warm-up
         for at, size in enumerate(sizes):
@@ -99,12 +121,13 @@ def measure(
             share = (number + at / len(sizes)) / (effort.runs + 1)
             yield from _at(0.05 + 0.57 * share, prompts.run(size, prompt))
     batches = _Batches(subject, clock)
+    shallow = min(_SHALLOW, subject.longest_prompt)
     widths = [width for width in effort.widths if width <= subject.max_width]
     for at, width in enumerate(widths):
         fraction = 0.62 + 0.2 * at / len(widths)
-        caches = yield from _at(fraction, prompts.caches(_SHALLOW, width, served))
-        yield from _at(fraction, batches.run(width, caches, _SHALLOW))
-    for at, depth in enumerate(sorted({prompt // 2, prompt} - {_SHALLOW})):
+        caches = yield from _at(fraction, prompts.caches(shallow, width, served))
+        yield from _at(fraction, batches.run(width, caches, shallow))
+    for at, depth in enumerate(sorted({prompt // 2, prompt} - {shallow})):
         caches = yield from _at(0.82 + 0.08 * at, prompts.caches(depth, 1, served))
         yield from _at(0.86 + 0.08 * at, batches.run(1, caches, depth))
     rows = prompts.rows()
@@ -175,15 +198,19 @@ class _Prompts:
         prompts = (effort.runs + 1) * len(effort.shares)
         chunk = self._cut()
         in_time = int(chunk / self._cost.seconds(chunk) * effort.budget_s / prompts)
-        return max(1, min(_DEEP, in_time, self._subject.context - _NEW_TOKENS))
+        return max(1, min(_DEEP, in_time, self._subject.longest_prompt))
 
     def served_chunk(self, depth: int) -> Generator[str, None, int]:
         """What the scheduler would prefill alone in one step behind `depth` tokens: a whole chunk,
         or a slice of time by what it learns as it goes. Larger ones are tried as long as they pay.
         """
-        [caches] = yield from self.caches(depth, 1, self._cut())
+        held = self._subject.context  # by the caches of the turn before; the first has none
         for turn in range(_MOST_TURNS):
+            if held + self._cut() > self._subject.context:
+                [caches] = yield from self.caches(depth, 1, self._cut())
+                held = depth
             size = self._cut()
+            held += size
             self._cost.observe(size, self._chunk(caches, size), usual=size)
             yield f"how large a chunk is: {size} tokens behind {depth}"
             if turn + 1 >= _LEAST_TURNS and self._cut() <= size:
@@ -264,16 +291,17 @@ class _Batches:
         for index, held in enumerate(caches):
             batch.add([self._row(index)], [held])
         times = []
-        for _ in range(_NEW_TOKENS):
+        new_tokens = self._subject.new_tokens
+        for _ in range(new_tokens):
             started = self._clock()
             batch.step()
             times.append(self._clock() - started)
             yield f"decode, {width} x {depth} tokens"
         batch.clear()
-        runs = [times[at : at + _STEPS] for at in range(_WARM_UP_STEPS, _NEW_TOKENS, _STEPS)]
+        runs = [times[at : at + _STEPS] for at in range(_WARM_UP_STEPS, new_tokens, _STEPS)]
         self.rows.append(Decoded(width, depth, Spread.of([fmean(run) for run in runs])))
 
     def _row(self, index: int) -> Row:
-        sequence = Sequence("calibration", index, [0], _NEW_TOKENS, 0.0)
+        sequence = Sequence("calibration", index, [0], self._subject.new_tokens, 0.0)
         greedy = RowSampling(SamplingSettings(temperature=0.0), [0], self._subject.vocab_size)
         return Row(sequence, greedy)
