@@ -51,6 +51,12 @@ class CalibrationAdmin:
             return self._store.edit(kept, choices)
         except ValueError as error:
             raise ServiceError(Kind.INVALID, str(error)) from error
+        except OSError as error:
+            message = (
+                f"the calibration of '{kept.model}' could not be changed: {error}; "
+                "the values before the edit still hold"
+            )
+            raise ServiceError(Kind.INTERNAL, message) from error
 
 
 def summary(kept: Kept) -> dict[str, Any]:

@@ -57,7 +57,8 @@ class Calibrator:
         self._settings = settings
         self._quiet = quiet
         self._running = asyncio.Lock()  # one measurement at a time on a machine
-        self._tries: dict[int, int] = {}  # by engine, that is by pid
+        # By the name of the model: an engine that dies of it must not be measured without end.
+        self._tries: dict[str, int] = {}
         self._known: dict[str, Kept] = {}  # by the name of the model
         self._drifts: dict[str, Drift] = {}
 
@@ -87,15 +88,18 @@ class Calibrator:
         ratio = self._drifts.setdefault(model, Drift()).observe(kept.record, finished)
         if ratio is not None:
             log.warning("calibration void model=%s: decodes at %.2f of it", model, ratio)
-            self.forget(kept)
+            self._void(kept)
 
     def forget(self, kept: Kept | None = None) -> int:
         """Removes one record, or all of them; models that are loaded are measured again."""
+        self._tries.clear()
+        return self._void(kept)
+
+    def _void(self, kept: Kept | None) -> int:
         for name, known in list(self._known.items()):
             if kept is None or known.fingerprint == kept.fingerprint:
                 del self._known[name]
                 self._drifts.pop(name, None)
-        self._tries.clear()
         return self.store.clear(kept.fingerprint if kept else "")
 
     async def find(self, resident: Resident) -> Kept | None:
@@ -113,7 +117,7 @@ class Calibrator:
         idle_s = self._clock.now() - resident.used_at
         if resident.leases or idle_s < IDLE_S or not self._quiet():
             return False
-        if resident.name in self._known or self._tries.get(engine.pid, 0) >= _MOST_TRIES:
+        if resident.name in self._known or self._tries.get(resident.name, 0) >= _MOST_TRIES:
             return False
         kept = await self.find(resident)
         if kept is not None:
@@ -124,7 +128,7 @@ class Calibrator:
         engine = resident.engine
         if engine is None or resident.state is not State.READY:
             return
-        self._tries[engine.pid] = self._tries.get(engine.pid, 0) + 1
+        self._tries[resident.name] = self._tries.get(resident.name, 0) + 1
         try:
             async with aclosing(self._measured(resident, engine, full=False)) as events:
                 async for _ in events:

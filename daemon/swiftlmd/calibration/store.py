@@ -107,8 +107,10 @@ class CalibrationStore:
         """Replaces what was known of the model, under any circumstances."""
         here = self._circumstances(limits)
         kept = Kept(model, fingerprint, quantisation, here, manner, record, date)
-        self.clear(fingerprint)
-        self._write(kept)
+        path = self._write(kept)  # first: a full disk must not cost the old record
+        for other in self._paths(fingerprint):
+            if other != path:
+                other.unlink(missing_ok=True)
         return kept
 
     def edit(self, kept: Kept, choices: dict[str, int]) -> Kept:
@@ -128,8 +130,7 @@ class CalibrationStore:
 
     def clear(self, fingerprint: str = "") -> int:
         """Removes the records of one model, or all; returns how many there were."""
-        pattern = f"{fingerprint[:24]}-*.json" if fingerprint else "*.json"
-        paths = list(self._folder.glob(pattern))
+        paths = self._paths(fingerprint)
         for path in paths:
             path.unlink(missing_ok=True)
         return len(paths)
@@ -139,12 +140,21 @@ class CalibrationStore:
         found = (_read(path) for path in self._folder.glob("*.json"))
         return sorted((kept for kept in found if kept), key=lambda kept: -kept.date)
 
-    def _write(self, kept: Kept) -> None:
+    def _paths(self, fingerprint: str) -> list[Path]:
+        return list(self._folder.glob(f"{fingerprint[:24]}-*.json" if fingerprint else "*.json"))
+
+    def _write(self, kept: Kept) -> Path:
+        """Whole or not at all. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._path(kept.fingerprint, kept.circumstances)
         part = path.with_suffix(".part")
-        part.write_text(json.dumps(kept.to_json(), indent=1))
-        os.replace(part, path)
+        try:
+            part.write_text(json.dumps(kept.to_json(), indent=1))
+            os.replace(part, path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+        return path
 
     def _path(self, fingerprint: str, circumstances: Circumstances) -> Path:
         key = json.dumps(asdict(circumstances), sort_keys=True).encode()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from calibrations import decoded, prefilled, record
 from fakes import FakeClock, FakeLoadedEngine, FakeMemory, settle, stored_model
 
+from swiftlm_engine.brain.calibration import BadRecord, Record
 from swiftlm_engine.brain.plan import MachineLimits
 from swiftlm_proto import messages as m
 from swiftlmd.calibration import CalibrationAdmin, CalibrationStore, Calibrator, Drift, Kept, Manner
@@ -63,6 +66,45 @@ def test_a_broken_record_counts_as_none_and_is_replaced(text: str, tmp_path: Pat
     assert not list(tmp_path.glob("*.part"))
 
 
+def _full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_record_that_cannot_be_written_leaves_the_old_one_with_its_edits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CalibrationStore(tmp_path)
+    edited = store.edit(keep(store), {"prefill_chunk": 128})
+    later = CalibrationStore(tmp_path, lambda limits: replace(circumstances_of(limits), mlx="new"))
+    monkeypatch.setattr(os, "replace", _full_disk)
+    for writer in (store, later):
+        with pytest.raises(OSError, match="No space"):
+            keep(writer)
+    assert store.all() == [edited]
+    assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
+
+
+async def test_an_edit_that_cannot_be_written_is_answered_with_an_error(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(world.store)
+    action = m.CalibrationsRequestAction.EDIT
+    edit = m.CalibrationsRequest(action=action, choices={"parallel": 2})
+    monkeypatch.setattr(os, "replace", _full_disk)
+    with pytest.raises(ServiceError, match=r"'a' could not be changed.*No space"):
+        await CalibrationAdmin(world.calibrator).answer("a", edit)
+
+
+@pytest.mark.parametrize("median", [0, -1.0, 5.0, float("nan"), "1"])
+@pytest.mark.parametrize("row", ["chunk_s", "memory_bytes_s"])
+def test_a_spread_whose_median_is_outside_of_its_bounds_is_no_record(median, row) -> None:
+    stored = json.loads(json.dumps(record().to_json()))
+    spread = stored["prefill"][0][row] if row == "chunk_s" else stored[row]
+    spread |= {"low": 1.0, "median": median, "high": 2.0}
+    with pytest.raises(BadRecord):
+        Record.from_json(stored)
+
+
 def test_an_edit_holds_and_is_marked(tmp_path: Path) -> None:
     store = CalibrationStore(tmp_path)
     store.edit(keep(store), {"prefill_chunk": 128})
@@ -109,6 +151,7 @@ class World:
         self.resident.became_ready(self.engine, self.clock.now())  # type: ignore[arg-type]
         self.residents = [self.resident]
         self.runs = 0
+        self.breaks: ServiceError | None = None
         self.record = record()
         self.stopped = 0
         self.go_on = asyncio.Event()
@@ -126,6 +169,8 @@ class World:
 
     async def calibrate(self, run: m.CalibrationRun) -> AsyncGenerator[m.CalibrationEvent, None]:
         self.runs += 1
+        if self.breaks is not None:
+            raise self.breaks
         done = False
         try:
             yield m.CalibrationEvent(fraction=0.5, detail="half")
@@ -206,6 +251,26 @@ async def test_drift_removes_the_record_and_the_model_is_measured_again(world: W
     assert world.store.find("f" * 32, MACHINE) is None
     await world.idle(20)
     assert world.runs == 2
+
+
+async def test_engines_that_die_of_the_measurement_are_not_measured_without_end(
+    world: World,
+) -> None:
+    world.breaks = ServiceError(Kind.INTERNAL, "the engine is gone: Connection lost")
+    for pid in range(7, 17):
+        world.engine.pid = pid
+        world.resident.became_ready(world.engine, world.clock.now())
+        await world.idle(80)
+    assert world.runs == 3
+
+
+async def test_a_model_whose_record_drifts_again_and_again_is_left_alone(world: World) -> None:
+    world.go_on.set()
+    for _ in range(6):
+        await world.idle(80)
+        for _ in range(REQUESTS):
+            world.calibrator.observe("a", finished(5.0), alone=True)
+    assert world.runs == 3
 
 
 async def test_the_desk_shows_changes_and_clears(world: World) -> None:

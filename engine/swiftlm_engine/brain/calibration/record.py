@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -129,9 +130,11 @@ def _check(record: Record) -> None:
     if not record.prefill or not record.decode:
         raise BadRecord("no calibration: nothing was measured")
     spreads = [row.chunk_s for row in record.prefill] + [row.step_s for row in record.decode]
+    spreads += [record.memory_bytes_s] + ([record.ssd_bytes_s] if record.ssd_bytes_s else [])
     for spread in spreads:
-        values = (spread.low, spread.median, spread.high)
-        if not all(isinstance(v, int | float) for v in values) or not 0 < values[0] <= values[2]:
+        low, median, high = values = spread.low, spread.median, spread.high
+        numbers = all(isinstance(v, int | float) and math.isfinite(v) for v in values)
+        if not numbers or not 0 < low <= median <= high:
             raise BadRecord(f"no calibration: {spread}")
     if record.choices.prefill_chunk < 1 or record.choices.parallel < 1:
         raise BadRecord(f"no calibration: {record.choices}")
