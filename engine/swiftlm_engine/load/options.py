@@ -38,7 +38,7 @@ class EngineOptions:
     prefix_cache_dir: Path | None = None
     prefix_cache_dir_bytes: int = 0
     memory_limit_bytes: int = 0
-    buffer_cache_bytes: int = 0
+    buffer_cache_bytes: int | None = None  # None: MLX's own limit; 0: nothing freed is kept
     wired_bytes: int = 0
     kv_budget_bytes: int = 0
     draft: str = ""

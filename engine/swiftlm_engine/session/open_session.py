@@ -314,7 +314,7 @@ def _set_limits(options: EngineOptions, device: Device) -> None:
     """Once, before anything is allocated; never toggled later (see docs/memory.md)."""
     if options.memory_limit_bytes:
         mx.set_memory_limit(options.memory_limit_bytes)
-    if options.buffer_cache_bytes:
+    if options.buffer_cache_bytes is not None:
         mx.set_cache_limit(options.buffer_cache_bytes)
     if options.wired_bytes and device is Device.METAL:
         mx.set_wired_limit(options.wired_bytes)

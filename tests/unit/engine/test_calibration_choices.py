@@ -137,3 +137,12 @@ def test_kv_is_compressed_from_the_context_on_at_which_that_decodes_faster(
     assert long.settings.kv is facts.KvFormat.K4V3
     assert "decodes faster" in " ".join(long.reductions)
     assert short.settings.kv is facts.KvFormat.FP16
+
+
+@pytest.mark.parametrize("chosen", [0, 10**6, 2**27])
+def test_the_pool_of_a_record_is_taken_as_it_was_chosen(
+    dense: facts.ModelFacts, chosen: int
+) -> None:
+    found = replace(record(), choices=Choices(256, 4, chosen))
+    assert planned(dense, found).engine.buffer_cache_bytes == chosen
+    assert planned(dense, found, buffer_cache_bytes=7).engine.buffer_cache_bytes == 7

@@ -9,7 +9,9 @@ import pytest
 
 from swiftlm_engine.load.device import Device
 from swiftlm_engine.load.options import EngineOptions
+from swiftlm_engine.server import wire
 from swiftlm_engine.session import open_session
+from swiftlm_proto import messages as m
 
 
 @pytest.fixture
@@ -33,3 +35,14 @@ def test_every_limit_of_the_plan_is_set_once_at_load(calls: dict[str, int]) -> N
 def test_the_wired_limit_is_never_touched_when_wiring_is_off(calls: dict[str, int]) -> None:
     open_session._set_limits(options(buffer_cache_bytes=2), Device.METAL)
     assert calls == {"set_cache_limit": 2}
+
+
+def test_a_pool_that_is_off_keeps_nothing_and_one_that_is_not_stated_is_left_to_mlx(
+    calls: dict[str, int],
+) -> None:
+    open_session._set_limits(options(), Device.METAL)
+    assert calls == {}
+    off = m.LoadRequest.parse(bytes(m.LoadRequest(buffer_cache_bytes=0)))
+    open_session._set_limits(wire.options(off), Device.METAL)
+    assert calls == {"set_cache_limit": 0}
+    assert wire.options(m.LoadRequest.parse(b"")).buffer_cache_bytes is None

@@ -208,17 +208,20 @@ def _process_term(facts: ModelFacts, machine: MachineLimits, measured: MeasuredT
 
 
 def buffer_pool_bytes(
-    request: PlanRequest, machine: MachineLimits, scratch: int, max_pool: int = MAX_POOL_BYTES
+    request: PlanRequest, machine: MachineLimits, wish: int, max_pool: int = MAX_POOL_BYTES
 ) -> int:
     """The pool exists to reuse scratch; more than one chunk's scratch in it is memory lost."""
     if request.buffer_cache_bytes is not None:
         return request.buffer_cache_bytes
     ceiling = min(max_pool, max(4 * MIN_POOL_BYTES, machine.ram_bytes // 20))
-    return max(MIN_POOL_BYTES, min(scratch, ceiling))
+    return min(wish, max(MIN_POOL_BYTES, ceiling))
 
 
 def _pool_wish(scratch: int, measured: MeasuredTerms) -> int:
-    return measured.record.choices.buffer_cache_bytes if measured.record else scratch
+    """A record's choice as it is: below the least pool it is a person's, 0 included."""
+    if measured.record:
+        return measured.record.choices.buffer_cache_bytes
+    return max(MIN_POOL_BYTES, scratch)
 
 
 def _scratch(

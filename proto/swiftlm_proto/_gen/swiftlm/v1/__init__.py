@@ -1610,9 +1610,11 @@ class LoadRequest(betterproto2.Message):
     0 = leave MLX's own
     """
 
-    buffer_cache_bytes: "int" = betterproto2.field(12, betterproto2.TYPE_UINT64)
+    buffer_cache_bytes: "int | None" = betterproto2.field(
+        12, betterproto2.TYPE_UINT64, optional=True
+    )
     """
-    limit of MLX's free-buffer pool; 0 = default
+    limit of MLX's free-buffer pool; absent = MLX's own, 0 = no pool
     """
 
     max_queue: "int" = betterproto2.field(13, betterproto2.TYPE_UINT32)
