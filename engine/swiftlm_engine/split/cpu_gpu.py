@@ -13,13 +13,14 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
+from swiftlm_engine.layer_calls import passed_over, replace_call
 from swiftlm_engine.messages import EngineFault, FaultKind
 
 
 def install(model: nn.Module, gpu_layers: int, cpu_stream: Any) -> str:
     """Puts all layers but the first `gpu_layers` on `cpu_stream`; returns that in words.
 
-    Call once, before the model computes anything. Raises `EngineFault`: the model is as it was.
+    Call once, before the model computes anything. Raises `EngineFault`: nothing was computed.
     """
     layers = getattr(model, "layers", None)
     if not isinstance(layers, list) or not all(isinstance(x, nn.Module) for x in layers):
@@ -35,17 +36,23 @@ def install(model: nn.Module, gpu_layers: int, cpu_stream: Any) -> str:
             f"{gpu_layers} layers on the accelerator: the model has {len(layers)}",
             param="gpu_layers",
         )
-    for layer in layers[gpu_layers:]:
-        _move(layer, cpu_stream)
+    calls: dict[str, int] = {}
+    for number, layer in enumerate(layers[gpu_layers:], gpu_layers):
+        _move(layer, cpu_stream, calls, f"layer {number}")
+    if why := passed_over(model, lambda: calls):
+        raise EngineFault(
+            FaultKind.UNSUPPORTED, f"{why}; load it with --gpu-layers all", param="gpu_layers"
+        )
     rest = len(layers) - gpu_layers
     return f"{gpu_layers} of {len(layers)} layers on the accelerator, {rest} on the CPU"
 
 
-def _move(layer: nn.Module, stream: Any) -> None:
-    """The layer stays what it was (models look at attributes and types of theirs), but for this."""
+def _move(layer: nn.Module, stream: Any, calls: dict[str, int], path: str) -> None:
     base = type(layer)
+    calls[path] = 0
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # as the layer's own
+        calls[path] += 1
         # Fused functions are compiled by the machine's C++ compiler on the CPU; not every one has
         # it, and next to the products of a layer they gain nothing.
         mx.disable_compile()
@@ -55,4 +62,4 @@ def _move(layer: nn.Module, stream: Any) -> None:
         finally:
             mx.enable_compile()
 
-    layer.__class__ = type(base.__name__, (base,), {"__call__": call})
+    replace_call(layer, call)

@@ -49,6 +49,11 @@ class StreamCounters:
                 )
             if layer.tokens and not (layer.misses or layer.ahead):
                 found.append(f"{path}: {layer.tokens} tokens from cold slots without a read")
+        # A step that fails asks for some layers only, and every fault ends one step at most.
+        steps = max((layer.calls for layer in self.layers.values()), default=0) - self.read_errors
+        for path, layer in self.layers.items():
+            if steps > 0 and not layer.calls:
+                found.append(f"{path}: never asked for in {steps} steps of the layers beside it")
         if expected != self.bytes:
             found.append(f"{self.bytes} bytes read, misses say {expected}")
         return found

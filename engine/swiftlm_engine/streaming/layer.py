@@ -110,7 +110,11 @@ class StreamedExperts(nn.Module):
         plan = self.slots.plan(experts[: self.slots.num_slots])
         if not plan.installs:
             return
-        self._unread.evaluate()
+        try:
+            self._unread.evaluate()
+        except BaseException:
+            self.slots.abandon(plan)
+            raise
         self._forget(plan)
         self._counters.evictions += plan.num_evicted
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from swiftlm_engine.streaming.counters import StreamCounters
+
+log = logging.getLogger(__name__)
 
 Preadv = Callable[[int, Sequence[memoryview], int], int]
 
@@ -29,7 +32,7 @@ PAGE_BYTES = 16384
 
 
 class ReadFault(RuntimeError):
-    """An expert could not be read."""
+    """Weights could not be read."""
 
 
 class FilesChanged(ReadFault):
@@ -111,10 +114,12 @@ class ExpertReader:
         counters = self._counters
         results: list[_Done] = []
         try:
-            self._check_unchanged({job.source.path for job in jobs})
+            paths = {job.source.path for job in jobs}
+            self._check_unchanged(paths)
             results = self._run(jobs)
             if fault := next((done.fault for done in results if done.fault), None):
                 raise fault
+            self._check_unchanged(paths)  # a file written over while it was read
         except ReadFault:
             counters.read_errors += 1
             counters.failed_bytes += sum(done.num_bytes for done in results)
@@ -136,7 +141,12 @@ class ExpertReader:
             self._pool.submit(self._read_runs, runs) for _ in range(width - 1)
         ]
         # Every thread is waited for, also after a fault: none may write into a slot given away.
-        return [self._read_runs(runs), *(future.result() for future in futures)]
+        try:
+            own = self._read_runs(runs)
+        finally:
+            runs.clear()
+            wait(futures)
+        return [own, *(future.result() for future in futures)]
 
     def _read_runs(self, runs: deque[_Run]) -> _Done:
         """Takes runs until none is left (a deque's `popleft` is atomic)."""
@@ -150,6 +160,10 @@ class ExpertReader:
         except ReadFault as fault:
             runs.clear()
             done.fault = fault
+        except Exception as error:  # the root of a thread; no memory left, say
+            runs.clear()
+            log.exception("a read broke")
+            done.fault = ReadFault(f"weights could not be read: {error!r}")
         done.busy_s = time.perf_counter() - started
         return done
 

@@ -45,9 +45,9 @@ class Streamer:
 
     def settle(self) -> None:
         """Waits until nothing is being read ahead; the counters agree from then on."""
-        if self._pending is not None:
-            self._pending.result()
-            self._pending = None
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
 
     def resize(self, num_slots: int) -> None:
         """Between steps: memory under pressure, or room again. A layer at a time."""
@@ -61,10 +61,13 @@ class Streamer:
         self.reader.close()
 
     def _read_ahead(self, jobs: Sequence[Job], done: Callable[[bool], None]) -> None:
+        filled = False
         try:
             self.reader.read(jobs)
+            filled = True
         except ReadFault as fault:
             log.warning("read ahead failed: %s", fault)
-            done(False)
-        else:
-            done(True)
+        except Exception:  # the root of a thread: nobody asked for these bytes yet
+            log.exception("read ahead broke")
+        finally:
+            done(filled)

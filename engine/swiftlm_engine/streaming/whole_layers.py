@@ -2,8 +2,9 @@
 
 Layers of the same shapes take turns in two banks: one is read while the other computes. A layer is
 evaluated, with its caches, before its bank is given to another; its arithmetic is its own, so the
-text is that of the resident model. Works for any architecture: what is streamed are the parameters
-that the model takes from the checkpoint untouched, and what it changes on the way stays resident.
+text is that of the resident model. Works for any architecture that calls its layers, which a trial
+finds out: what is streamed are the parameters that the model takes from the checkpoint untouched,
+and what it changes on the way stays resident.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
+from mlx_lm.utils import _get_classes, load_config
 
 from swiftlm_engine.brain.plan.layer_streaming import LayerSize, place_layers
+from swiftlm_engine.layer_calls import passed_over, replace_call
 from swiftlm_engine.messages import EngineFault, FaultKind
 from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
 from swiftlm_engine.streaming.gpu_memory import keep_on_device, make_reader
@@ -59,6 +62,11 @@ class _Layer:
     def kind(self) -> str:
         return " ".join(parameter.shape_key for parameter in self.parameters)
 
+    def withhold(self) -> None:
+        """Takes the streamed weights out: whatever reads one from now on fails."""
+        for parameter in self.parameters:
+            dict.pop(parameter.owner, parameter.key, None)
+
 
 class _Bank:
     """Room for one layer of a kind. Its arrays are made once and written in place."""
@@ -91,18 +99,54 @@ class LayerCycle:
         self._banks: dict[str, tuple[_Bank, _Bank]] = {}
         for kind, same in _by_kind(layers).items():
             self._banks[kind] = (_Bank(same[0]), _Bank(same[0]))
-            for number, layer in enumerate(same):
-                self._banks[kind][number % 2].lend(layer)  # lets go of the lazy arrays
+        self._lend_all()  # lets go of the lazy arrays
+        self._trial: dict[str, int] | None = None  # calls by path
+
+    @contextmanager
+    def trial(self) -> Iterator[dict[str, int]]:
+        """Inside, a call only counts, and a layer holds its weights during its own call alone."""
+        self._trial = dict.fromkeys((layer.path for layer in self._layers), 0)
+        for layer in self._layers:
+            layer.withhold()
+        try:
+            yield self._trial
+        finally:
+            self._trial = None
+            self._lend_all()
 
     @contextmanager
     def lend(self, place: int) -> Iterator[None]:
         """The layer's weights are in memory inside; nothing may read them lazily afterwards."""
         layer = self._layers[place]
+        if self._trial is not None:
+            self._trial[layer.path] += 1
+            self._banks[layer.kind][0].lend(layer)
+            try:
+                yield
+            finally:
+                layer.withhold()
+            return
         bank = self._bring(layer)
         bank.lend(layer)
         self._start_reading(self._layers[(place + 1) % len(self._layers)], bank)
         yield
         layer.counters.calls += 1
+
+    def _lend_all(self) -> None:
+        """Both banks are seen among the parameters: what is resident is counted by them."""
+        for kind, same in _by_kind(self._layers).items():
+            for number, layer in enumerate(same):
+                self._banks[kind][number % 2].lend(layer)
+
+    def finish(self, place: int, output: Any, arguments: Any) -> None:
+        """Evaluates all that a layer computed: its output, its caches, what it added to a list."""
+        if self._trial is not None:
+            return
+        arrays = _arrays(output)
+        caches = [_arrays(_state(leaf)) for _, leaf in tree_flatten(arguments)]
+        mx.eval(arrays, caches, _arrays(arguments))
+        if arrays:
+            self._layers[place].counters.tokens += arrays[0].size // arrays[0].shape[-1]
 
     def _bring(self, layer: _Layer) -> _Bank:
         self._streamer.settle()
@@ -144,9 +188,9 @@ def _by_kind(layers: list[_Layer]) -> dict[str, list[_Layer]]:
 
 
 def install_layers(model: nn.Module, folder: Path, options: StreamOptions) -> StreamingReport:
-    """Raises `EngineFault`: nothing has been read and the model is as it was."""
+    """Raises `EngineFault`: nothing has been read."""
     try:
-        layers = _find_layers(model, _find_sources(model, folder))
+        layers = _find_layers(model, _find_sources(folder))
     except (TableError, OSError) as error:
         raise refused(str(error)) from error
     sizes = [LayerSize(x.memory_bytes, x.kind, x.counters.record_bytes) for x in layers]
@@ -155,7 +199,8 @@ def install_layers(model: nn.Module, folder: Path, options: StreamOptions) -> St
     placed = place_layers(sizes, options.resident_bytes - shared)
     if 0 < options.resident_bytes * SLACK < shared + placed.held_bytes:
         raise _too_small(options.resident_bytes, shared + placed.held_bytes)
-    streamer = _stream([layers[i] for i in placed.streamed], placed.bytes_per_step, options)
+    streamed = [layers[i] for i in placed.streamed]
+    streamer = _stream(model, streamed, placed.bytes_per_step, options)
     num_streamed = len(placed.streamed)
     record = max((layers[i].counters.record_bytes for i in placed.streamed), default=0)
     resident = len(layers) - num_streamed
@@ -171,7 +216,9 @@ def _too_small(given: int, least: int) -> EngineFault:
     )
 
 
-def _stream(layers: list[_Layer], cycle_bytes: int, options: StreamOptions) -> Streamer:
+def _stream(
+    model: nn.Module, layers: list[_Layer], cycle_bytes: int, options: StreamOptions
+) -> Streamer:
     counters = StreamCounters({layer.path: layer.counters for layer in layers})
     nocache = options.keeps_out_of_cache(cycle_bytes)
     reader = make_reader(counters, options.threads, options.preadv, nocache=nocache)
@@ -181,22 +228,33 @@ def _stream(layers: list[_Layer], cycle_bytes: int, options: StreamOptions) -> S
     streamer = Streamer(reader, counters)
     cycle = LayerCycle(layers, streamer)
     for place, layer in enumerate(layers):
-        _replace_call(layer, cycle, place)
+        _hook(layer, cycle, place)
+    try:
+        _check_calls(model, cycle)
+    except EngineFault:
+        streamer.close()
+        raise
     return streamer
 
 
-def _replace_call(layer: _Layer, cycle: LayerCycle, place: int) -> None:
-    """The block stays what it was (models look at attributes and types of theirs), but for this."""
+def _hook(layer: _Layer, cycle: LayerCycle, place: int) -> None:
     base = type(layer.block)
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # as the block's own
         with cycle.lend(place):
             y = base.__call__(self, *args, **kwargs)
-            mx.eval(_arrays(y), [_arrays(_state(arg)) for arg in (*args, *kwargs.values())])
-            layer.counters.tokens += args[0].size // args[0].shape[-1]
+            cycle.finish(place, y, (args, kwargs))
         return y
 
-    layer.block.__class__ = type(base.__name__, (base,), {"__call__": call})
+    replace_call(layer.block, call)
+
+
+def _check_calls(model: nn.Module, cycle: LayerCycle) -> None:
+    """Raises `EngineFault` where the model would compute with what is in no bank."""
+    with cycle.trial() as calls:
+        why = passed_over(model, lambda: calls)
+    if why:
+        raise refused(why)
 
 
 def _arrays(tree: Any) -> list[mx.array]:  # any tree of arrays
@@ -207,23 +265,35 @@ def _state(argument: Any) -> Any:  # of a cache; nothing of anything else
     return getattr(argument, "state", None)
 
 
-def _find_sources(model: nn.Module, folder: Path) -> dict[str, ReadSource]:
+def _find_sources(folder: Path) -> dict[str, ReadSource]:
     """Where each parameter lies that the model takes as it is.
 
-    `sanitize` renames tensors, and changes some: those it hands on are the same objects.
+    `sanitize` renames tensors, and changes some: those it hands on are the same objects. It may
+    change the model, too (a tied Gemma 3 loses its head), so that a bare one is made for it.
     """
     tensors = read_headers(folder)
     lazy: dict[str, mx.array] = {}
     for file in sorted({tensor.path for tensor in tensors.values()}):
         lazy |= mx.load(str(file))
     names = {id(array): name for name, array in lazy.items()}
-    sanitize = getattr(model, "sanitize", dict)
     found = {}
-    for path, array in sanitize(dict(lazy)).items():
+    for path, array in _sanitized(folder, dict(lazy)).items():
         tensor = tensors.get(names.get(id(array), ""))
         if tensor is not None and tensor.shape == tuple(array.shape):
             found[path] = ReadSource(tensor.path, tensor.offset, tensor.num_bytes, tensor.dtype)
     return found
+
+
+def _sanitized(folder: Path, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+    """As a load sanitizes them. Raises `TableError`."""
+    config = load_config(folder)
+    try:
+        model_class, args_class = _get_classes(config)
+        model = model_class(args_class.from_dict(config))  # its arrays are lazy and stay so
+        sanitized: dict[str, mx.array] = getattr(model, "sanitize", dict)(weights)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise TableError(f"the tensors of this model cannot be followed: {error!r}") from error
+    return sanitized
 
 
 def _find_layers(model: nn.Module, sources: dict[str, ReadSource]) -> list[_Layer]:

@@ -44,6 +44,13 @@ def test_a_contradiction_is_named_and_degrades(counters: StreamCounters, said: s
     assert counters.to_json()["degraded"]
 
 
+def test_a_layer_that_is_never_asked_for_is_a_problem_unless_faults_explain_it() -> None:
+    counters = StreamCounters({"a": SOUND, "b": LayerCounters(10)}, bytes=40)
+    assert counters.problems() == ["b: never asked for in 2 steps of the layers beside it"]
+    counters.read_errors = 2
+    assert counters.problems() == []
+
+
 def test_what_is_shown_is_the_sum_of_layers() -> None:
     both = StreamCounters({"a": SOUND, "b": replace(SOUND, hits=0, evictions=4)}, bytes=80)
     both.read_wall_s = 8e-9

@@ -16,7 +16,12 @@ from swiftlm_engine.brain.plan.expansion import (
     expandable,
 )
 from swiftlm_engine.brain.plan.expert_families import streams_experts
-from swiftlm_engine.brain.plan.layer_streaming import LayerPlacement, layer_sizes, place_layers
+from swiftlm_engine.brain.plan.layer_streaming import (
+    LayerPlacement,
+    calls_layers,
+    layer_sizes,
+    place_layers,
+)
 from swiftlm_engine.brain.plan.machine import Accelerator, Covers, Limit, MachineLimits
 from swiftlm_engine.brain.plan.memory_terms import (
     MeasuredTerms,
@@ -275,6 +280,8 @@ class Fitter:
     def _may_stream_layers(self) -> bool:
         """Every token waits for the disk then: only if asked for, or if nothing else can help."""
         if streams_experts(self.facts) or self.request.stream is Toggle.OFF:
+            return False
+        if not calls_layers(self.facts):
             return False
         if self.request.stream is Toggle.ON:
             return True

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from swiftlm_engine.brain.facts import Amount, ModelFacts
 
 BANKS = 2
+# Models of these families read the parts of a layer and never call it, so that nothing can be
+# done around its call: no streaming, no split. A load finds out by a trial; a test compares both.
+NEVER_CALLED = frozenset({"iquestloopcoder"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,10 @@ class LayerPlacement:
     @property
     def held_bytes(self) -> int:
         return self.resident_bytes + self.bank_bytes
+
+
+def calls_layers(facts: ModelFacts) -> bool:
+    return facts.model_type not in NEVER_CALLED
 
 
 def layer_sizes(facts: ModelFacts, itemsize: int | None) -> list[LayerSize]:

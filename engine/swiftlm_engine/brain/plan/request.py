@@ -8,6 +8,7 @@ from enum import StrEnum
 from swiftlm_engine.brain.facts import KvFormat, ModelFacts
 from swiftlm_engine.brain.plan.errors import BadPlanRequest
 from swiftlm_engine.brain.plan.expansion import CpuWeights
+from swiftlm_engine.brain.plan.layer_streaming import calls_layers
 
 # Without a wish: room for long agent sessions, not the 131,072 a model may claim; a plan with
 # more KV than that starves every other model on the machine.
@@ -93,6 +94,8 @@ def check_request(request: PlanRequest, facts: ModelFacts) -> None:
 
 def _check_layers(request: PlanRequest, facts: ModelFacts) -> None:
     layers, there_are = request.gpu_layers, len(facts.layers)
+    if not calls_layers(facts):
+        _check_whole(request, facts)
     if layers is None:
         return
     if layers > there_are:
@@ -101,6 +104,20 @@ def _check_layers(request: PlanRequest, facts: ModelFacts) -> None:
         raise BadPlanRequest(
             f"{layers} layers on the accelerator and weights from disk: what is streamed is for "
             "the accelerator only; give --gpu-layers all or --stream-experts off"
+        )
+
+
+def _check_whole(request: PlanRequest, facts: ModelFacts) -> None:
+    """Of a model whose layers are never called."""
+    if request.stream is Toggle.ON:
+        raise BadPlanRequest(
+            f"the layers of {facts.model_type} models cannot be read from disk one by one: "
+            "give --stream-experts off"
+        )
+    if request.gpu_layers is not None and request.gpu_layers < len(facts.layers):
+        raise BadPlanRequest(
+            f"the layers of {facts.model_type} models cannot be put on two devices: "
+            "give --gpu-layers all"
         )
 
 
