@@ -13,8 +13,8 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from swiftlm_engine.layer_calls import passed_over, replace_call
 from swiftlm_engine.messages import EngineFault, FaultKind
+from swiftlm_engine.streaming.layer_calls import passed_over, replace_call
 
 
 def install(model: nn.Module, gpu_layers: int, cpu_stream: Any) -> str:

@@ -21,10 +21,10 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, load_config
 
 from swiftlm_engine.brain.plan.layer_streaming import LayerSize, place_layers
-from swiftlm_engine.layer_calls import passed_over, replace_call
 from swiftlm_engine.messages import EngineFault, FaultKind
 from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
 from swiftlm_engine.streaming.gpu_memory import keep_on_device, make_reader
+from swiftlm_engine.streaming.layer_calls import passed_over, replace_call
 from swiftlm_engine.streaming.reader import Job, ReadSource, can_read
 from swiftlm_engine.streaming.report import StreamingReport, StreamMode, StreamOptions, refused
 from swiftlm_engine.streaming.streamer import Streamer
