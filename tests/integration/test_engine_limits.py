@@ -14,6 +14,7 @@ from engine_harness import EngineHarness
 from tiny_models import make_model
 
 from swiftlm_engine.messages import EndReason, EngineFault, FaultKind, GenerateJob
+from swiftlm_engine.run.mlx_thread import MlxThread
 from swiftlm_engine.server import tokens
 from swiftlm_engine.server.service import EngineService
 from swiftlm_proto import messages as m
@@ -113,12 +114,14 @@ class CountingEmbedder:
         self.steps = steps
         self.seen = []
 
-    def embed(self, ids, dimensions):
+    def passes(self, ids, dimensions):
         self.seen.append(self.steps.count)
-        return b""
+        yield
+        self.seen.append(self.steps.count)
+        return b"vector"
 
 
-async def test_decoding_goes_on_between_the_texts_of_an_embedding():
+async def test_decoding_goes_on_between_the_passes_of_embeddings_however_many_ask():
     service, steps = EngineService(), Steps()
     embedder = CountingEmbedder(steps)
     facts = SimpleNamespace(vocab_size=10, context=10)
@@ -126,8 +129,47 @@ async def test_decoding_goes_on_between_the_texts_of_an_embedding():
     service._mlx.call(service._mlx.drive, steps)
     try:
         texts = [m.EmbedInput(token_ids=m.TokenIds(ids=[1]))] * 4
-        reply = await asyncio.wait_for(service.embed(m.EmbedRequest(inputs=texts)), 20)
+        asked = [service.embed(m.EmbedRequest(inputs=texts)) for _ in range(3)]
+        replies = await asyncio.wait_for(asyncio.gather(*asked), 20)
     finally:
         await asyncio.to_thread(service._mlx.stop, 10)
-    assert len(reply.embeddings) == len(embedder.seen) == 4
-    assert embedder.seen[-1] > embedder.seen[0]
+    assert [len(reply.embeddings) for reply in replies] == [4, 4, 4]
+    assert len(embedder.seen) == len(set(embedder.seen)) == 24
+    assert service._num_embedding == 0
+
+
+async def test_embedding_that_fails_in_any_way_is_answered():
+    class Broken:
+        def passes(self, ids, dimensions):
+            yield
+            raise ValueError("no such shape")
+
+    service = EngineService()
+    facts = SimpleNamespace(vocab_size=10, context=10)
+    service._session = SimpleNamespace(embedder=Broken(), facts=facts)
+    request = m.EmbedRequest(inputs=[m.EmbedInput(token_ids=m.TokenIds(ids=[1]))])
+    try:
+        reply = await asyncio.wait_for(service.embed(request), 20)
+    finally:
+        await asyncio.to_thread(service._mlx.stop, 10)
+    assert "no such shape" in reply.fault.message
+
+
+@pytest.mark.parametrize("num_callers", [1, 2, 3])
+def test_callers_that_always_have_a_next_call_leave_a_step_for_each_of_theirs(num_callers):
+    mlx, steps = MlxThread(lambda error: None), Steps()
+    mlx.call(mlx.drive, steps).result(5)
+    num_calls, until = [0] * num_callers, time.monotonic() + 0.3
+
+    def again(caller: int) -> None:
+        num_calls[caller] += 1
+        time.sleep(0.001)
+        if time.monotonic() < until:
+            mlx.post(again, caller)
+
+    for caller in range(num_callers):
+        mlx.post(again, caller)
+    while time.monotonic() < until:
+        time.sleep(0.01)
+    assert mlx.stop(5)
+    assert steps.count >= max(num_calls) - 1 > 5

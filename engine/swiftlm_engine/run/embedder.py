@@ -2,38 +2,87 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Generator
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm.models.cache import make_prompt_cache
 
 from swiftlm_engine.messages import EngineFault, FaultKind
+
+
+class PassSizes(Protocol):
+    """How much of a text one pass takes, so that nobody who reads an answer waits for longer than
+    for a slice of a prompt (see `Scheduler`)."""
+
+    def side_pass_tokens(self, left: int) -> int: ...
+
+    def side_pass_done(self, tokens: int, seconds: float, depth: int) -> None: ...
 
 
 class Embedder:
     """Owned by the engine thread. Inputs run one by one: no padding can change a vector."""
 
-    def __init__(self, model: Any, stream: Any) -> None:
+    def __init__(self, model: Any, stream: Any, sizes: PassSizes) -> None:
+        self._model = model
         self._body = getattr(model, "model", None)
         self._stream = stream
+        self._sizes = sizes
 
     def embed(self, ids: list[int], dimensions: int) -> bytes:
-        """Little-endian float32 bytes for the token ids of one text; `dimensions` 0 keeps all."""
+        """As `passes`, all of them at once."""
+        passes = self.passes(ids, dimensions)
+        while True:
+            try:
+                next(passes)
+            except StopIteration as end:
+                vector: bytes = end.value
+                return vector
+
+    def passes(self, ids: list[int], dimensions: int) -> Generator[None, None, bytes]:
+        """Pauses after each pass but the last. Ends with little-endian float32 bytes for the token
+        ids of one text; `dimensions` 0 keeps all."""
         if self._body is None:
             raise EngineFault(
                 FaultKind.UNSUPPORTED, "this model's hidden states cannot be read", param="model"
             )
+        caches: list[Any] | None = None  # a text of one pass needs none
+        sums: list[mx.array] = []
+        done = 0
+        while True:
+            count = self._sizes.side_pass_tokens(len(ids) - done)
+            if done + count < len(ids) and caches is None:
+                caches = make_prompt_cache(self._model)
+            sums.append(self._pass(ids[done : done + count], caches, done))
+            done += count
+            if done == len(ids):
+                return self._unit_vector(sums, done, dimensions)
+            yield
+
+    def _pass(self, ids: list[int], caches: list[Any] | None, depth: int) -> mx.array:
+        """The sum of the hidden states of these tokens, (D,); evaluated."""
+        assert self._body is not None
+        started = time.perf_counter()
         with mx.stream(self._stream):
-            hidden = self._body(mx.array([ids]))  # (1, L, D)
-            vector = hidden[0].astype(mx.float32).mean(axis=0)
-            if dimensions:
-                if dimensions > vector.size:
-                    raise EngineFault(
-                        FaultKind.INVALID,
-                        f"dimensions is {dimensions}; this model has {vector.size}",
-                        param="dimensions",
-                    )
-                vector = vector[:dimensions]
+            inputs = mx.array([ids])
+            hidden = self._body(inputs) if caches is None else self._body(inputs, cache=caches)
+            summed = hidden[0].astype(mx.float32).sum(axis=0)  # of (1, L, D)
+            mx.eval(summed, [cache.state for cache in caches or ()])
+        self._sizes.side_pass_done(len(ids), time.perf_counter() - started, depth)
+        return summed
+
+    def _unit_vector(self, sums: list[mx.array], tokens: int, dimensions: int) -> bytes:
+        width = sums[0].size
+        if dimensions > width:
+            raise EngineFault(
+                FaultKind.INVALID,
+                f"dimensions is {dimensions}; this model has {width}",
+                param="dimensions",
+            )
+        with mx.stream(self._stream):
+            vector = mx.stack(sums).sum(axis=0)[: dimensions or width] / tokens
             vector = vector / mx.maximum(mx.linalg.norm(vector), 1e-12)
             mx.eval(vector)
         return np.array(vector).astype("<f4").tobytes()

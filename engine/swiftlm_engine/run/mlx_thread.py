@@ -1,8 +1,8 @@
 """The one thread that touches MLX: it loads, evaluates and frees.
 
-Work reaches it as calls (`call`) or as steps: whenever no call waits and `step` says there is work,
-a step runs. An exception in a call belongs to its caller; an exception in a step ends the loop, and
-so does one in a call behind which no step can succeed.
+Work reaches it as calls (`call`) or as steps: the calls that are here run, then a step if `step`
+says there is work. An exception in a call belongs to its caller; an exception in a step ends the
+loop, and so does one in a call behind which no step can succeed.
 """
 
 from __future__ import annotations
@@ -132,10 +132,13 @@ class MlxThread:
             self._idle_wait_s = SOON_S if steps.idle() else IDLE_WAIT_S
 
     def _run_calls(self, *, wait: bool) -> None:
+        """Those that are here: one that comes meanwhile lets a step pass first, or callers that
+        always have a next one would stop all sequences."""
         try:
             run = self._calls.get(block=wait, timeout=self._idle_wait_s if wait else None)
-            while True:
+            for _ in range(self._calls.qsize()):
                 run()
                 run = self._calls.get_nowait()
+            run()
         except queue.Empty:
             return

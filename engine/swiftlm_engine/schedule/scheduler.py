@@ -160,6 +160,17 @@ class Scheduler:
                 if chunk.sequence.phase is Phase.PREFILLING:
                     self._advance(chunk.sequence, chunk.count, done.chunk_s)
 
+    def side_pass_tokens(self, left: int) -> int:
+        """How many of so many tokens a pass beside the sequences takes (of an embedding): those of
+        one slice; while nobody is here, as many as a prompt that is alone."""
+        slice_s = lone_slice_s(self.limits.slice_s, self.pass_cost)
+        if self.has_work or not self.pass_cost.is_measured:
+            slice_s = self._slice_s()
+        return min(left, self.pass_cost.chunk(slice_s, self.limits.prefill_chunk))
+
+    def side_pass_done(self, tokens: int, seconds: float, depth: int) -> None:
+        self.pass_cost.observe(tokens, seconds, usual=self._usual_chunk(), depth=depth)
+
     def fail_running(self) -> tuple[Sequence, ...]:
         """Ends everything that holds KV (a step broke); returns it."""
         return self._fail(tuple(self._running))

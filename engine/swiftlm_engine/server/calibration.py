@@ -52,7 +52,7 @@ class Calibration:
                 yield event
         except EngineFault as error:
             yield m.CalibrationEvent(fault=wire.fault(error))
-        except RuntimeError as error:
+        except Exception as error:
             log.exception("calibration failed")
             fault = EngineFault(FaultKind.INTERNAL, f"the measurement failed: {error}")
             yield m.CalibrationEvent(fault=wire.fault(fault))

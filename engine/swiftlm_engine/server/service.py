@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -74,6 +74,8 @@ class EngineService(m.EngineBase):
         self._accepting = True
         self._preparing: set[str] = set()  # accepted, still on the tokenizer thread
         self._cancelled: set[str] = set()  # of those, aborted meanwhile
+        self._num_embedding = 0  # requests
+        self._side_pass = asyncio.Lock()  # held for one pass: a step runs between any two of them
 
     # -- load
 
@@ -225,13 +227,12 @@ class EngineService(m.EngineBase):
         try:
             self._refuse_in_group("embeddings")
             texts = await self._on_tokenizer(tokens.embed_ids, message)
-            embed, size = self._ready().embedder.embed, message.dimensions
-            # One by one: between two texts decoding goes on, and who watches hears of a step.
-            calls = (self._mlx.call(embed, ids, size) for ids in texts)
-            vectors = [await asyncio.wrap_future(call) for call in calls]
+            embedder, size = self._ready().embedder, message.dimensions
+            with self._counted_as_embedding():
+                vectors = [await self._vector(embedder.passes(ids, size)) for ids in texts]
         except EngineFault as error:
             return m.EmbedReply(fault=wire.fault(error))
-        except RuntimeError as error:
+        except Exception as error:
             log.exception("embeddings failed")
             fault = EngineFault(FaultKind.INTERNAL, f"the model failed: {error}")
             return m.EmbedReply(fault=wire.fault(fault))
@@ -239,6 +240,33 @@ class EngineService(m.EngineBase):
             embeddings=[m.Embedding(values=vector) for vector in vectors],
             prompt_tokens=sum(len(ids) for ids in texts),
         )
+
+    async def _vector(self, passes: Generator[None, None, bytes]) -> bytes:
+        """Drives the passes over one text, with a step of the engine after each."""
+
+        def turn() -> bytes | None:
+            try:
+                return next(passes)
+            except StopIteration as end:
+                vector: bytes = end.value
+                return vector
+
+        try:
+            while True:
+                async with self._side_pass:
+                    vector = await asyncio.wrap_future(self._mlx.call(turn))
+                if vector is not None:
+                    return vector
+        finally:
+            self._mlx.post(passes.close)  # its caches are freed on the thread that made them
+
+    @contextlib.contextmanager
+    def _counted_as_embedding(self) -> Iterator[None]:
+        self._num_embedding += 1
+        try:
+            yield
+        finally:
+            self._num_embedding -= 1
 
     async def cache(self, message: m.CacheRequest) -> m.CacheReply:
         session = self._ready()
@@ -269,7 +297,8 @@ class EngineService(m.EngineBase):
             return
 
         def busy() -> bool:
-            return session.has_work or bool(self._preparing) or not self._accepting
+            here = session.has_work or bool(self._preparing) or self._num_embedding > 0
+            return here or not self._accepting
 
         run = Calibration(session.subject, session.folder.path, self._mlx, busy)
         async with contextlib.aclosing(run.run(full=message.full)) as events:

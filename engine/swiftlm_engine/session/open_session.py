@@ -153,7 +153,7 @@ def _assemble(
         weights = replace(weights, notes=(*weights.notes, images.refusal))
     vision = images.reader is not None
     facts = _facts(options, device, weights, kv, context, vocab_size, limits, vision, text)
-    embedder = Embedder(weights.model, stream)
+    embedder = Embedder(weights.model, stream, scheduler)
     return Session(
         engine,
         preparer,
