@@ -61,6 +61,23 @@ def test_request_that_can_never_fit_is_refused_with_the_sum(folder):
         assert "short" in refused.value.message
 
 
+def test_answer_that_outgrows_the_budget_uses_all_of_it_and_ends_as_one_of_full_length(folder):
+    with EngineHarness(folder, kv_budget_bytes=150) as engine:
+        scheduler = engine.session.engine.scheduler
+        scheduler.limits = replace(scheduler.limits, reserve_tokens=64)
+        scheduler._price = lambda prompt, new: prompt + new
+        job = GenerateJob("r", tuple(range(5, 25)), SETTINGS["greedy"], 500, ignore_eos=True)
+        [answer] = engine.run(job)
+        assert answer.finished.reason is EndReason.LENGTH
+        assert answer.finished.fault is None
+        assert 127 <= answer.finished.usage.completion_tokens <= 130
+        assert answer.content
+        with pytest.raises(EngineFault) as refused:
+            engine.run(replace(job, prompt=tuple(range(5, 125))))
+    assert refused.value.message.startswith("184 tokens need")  # 120 and the next 64
+    assert engine.session.engine.counters.aborted == 0
+
+
 def test_many_requests_leave_no_rows_and_no_memory(folder):
     with EngineHarness(folder, prefix_cache_bytes=1 << 20) as engine:
         for _ in range(5):

@@ -268,6 +268,15 @@ class StepLoop:
         self.runner.close(sequence, keep=sequence.prefilled > 0)
         choice = self._choices.pop(sequence.key)
         self._forget(sequence.request_id)
+        if sequence.finish_reason is FinishReason.MEMORY and sequence.output_ids:
+            log.warning(
+                "request %s ends after %d tokens: the KV budget of %.2f GB holds no more",
+                sequence.request_id,
+                len(sequence.output_ids),
+                self.kv_budget_bytes / 1e9,
+            )
+            self._event_buffer.emit(self._last_words(choice, FinishReason.LENGTH))
+            return
         self.counters.aborted += 1
         if sequence.finish_reason is FinishReason.DEADLINE:
             fault = EngineFault(
@@ -276,17 +285,18 @@ class StepLoop:
             )
             self._event_buffer.emit([failure(sequence.request_id, sequence.index, fault)])
         elif sequence.finish_reason is FinishReason.MEMORY:
-            fault = self._no_memory(sequence, len(sequence.output_ids) + 1)
+            fault = self._no_memory(sequence)
             self._event_buffer.emit([failure(sequence.request_id, sequence.index, fault)])
         else:
             self._event_buffer.emit(self._last_words(choice, FinishReason.ABORT))
 
     def _check_memory(self, sequence: Sequence) -> None:
         if self.scheduler.first_price(sequence) > self.kv_budget_bytes > 0:
-            raise self._no_memory(sequence, min(sequence.max_tokens, 1))
+            raise self._no_memory(sequence)
 
-    def _no_memory(self, sequence: Sequence, new_tokens: int) -> EngineFault:
-        tokens = len(sequence.prompt_ids) + new_tokens
+    def _no_memory(self, sequence: Sequence) -> EngineFault:
+        """Of a request that cannot even start."""
+        tokens = len(sequence.prompt_ids) + self.scheduler.first_tokens(sequence)
         needed = self.scheduler.first_price(sequence)
         short = max(0, needed - self.kv_budget_bytes)
         return EngineFault(

@@ -12,10 +12,12 @@
    `ageing` times those it has waited. Short ones overtake; nobody starves.
 5. A sequence is admitted when the gate grants its KV bytes: those of its prompt and of the next
    `reserve_tokens` it may decode. Memory that cannot be had now is waited for, and a smaller
-   request may pass the one that waits.
-6. A decoding sequence that outgrows its reservation asks the gate for the next step; when there is
-   nothing left, the youngest one gives its memory back and waits again (it loses no text), at
-   least until the next step.
+   request may pass the one that waits, but not for ever: after `MEMORY_WAIT_S`, or twice the time
+   of its prompt, nobody behind it is admitted before it. What does not fit although nobody runs
+   ends.
+6. A decoding sequence that outgrows its reservation asks the gate for the next `reserve_tokens`, or
+   for half of them and so on; when there is nothing left for the next token, the youngest one
+   gives its memory back and waits again (it loses no text), at least until the next step.
 7. A sequence whose prefix is still being read from disk gets no chunk; the next one does.
 8. Aborted and overdue sequences leave at the start of the next step, whatever they are doing.
 9. Clients share: a place of a full line, a place among the running, and the time of prefill go to
@@ -27,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from swiftlm_engine.brain.shares import PrefillTime, is_refused
@@ -46,6 +48,8 @@ REST_SHARE = 0.25
 # How long the first of a burst may wait for its first token while the others are prefilled: every
 # step before they join is one at a small width, and costs nearly as much as one at the full width.
 BURST_S = 1.0
+# How long smaller requests may pass one that waits for memory, at least.
+MEMORY_WAIT_S = 5.0
 
 
 # What clients wait for without giving up; some ignore a Retry-After that is longer.
@@ -104,6 +108,7 @@ class Scheduler:
         self._prefill_time = PrefillTime()
         self._shared = False  # several clients have requests in the step that is planned
         self._short: set[str] = set()  # clients that memory was not granted when they asked last
+        self._too_large: set[Sequence] = set()  # refused while nobody held memory
 
     @property
     def waiting(self) -> tuple[Sequence, ...]:
@@ -204,6 +209,10 @@ class Scheduler:
             elif sequence.deadline_at is not None and now >= sequence.deadline_at:
                 sequence.finish(FinishReason.DEADLINE)
                 gone.append(sequence)
+            elif sequence in self._too_large:
+                sequence.finish(FinishReason.MEMORY)
+                gone.append(sequence)
+        self._too_large.clear()
         for sequence in gone:
             self._release(sequence)
         self._aborted.clear()
@@ -221,8 +230,11 @@ class Scheduler:
 
     def first_price(self, sequence: Sequence) -> int:
         """KV bytes that must be free before it can start."""
-        new = min(sequence.max_tokens, self._first_reserve(sequence))
-        return self._price(len(sequence.prompt_ids), new)
+        return self._price(len(sequence.prompt_ids), self.first_tokens(sequence))
+
+    def first_tokens(self, sequence: Sequence) -> int:
+        """New tokens that are reserved before it starts."""
+        return min(sequence.max_tokens, self._first_reserve(sequence))
 
     def _first_reserve(self, sequence: Sequence) -> int:
         return sequence.num_resumed + self.limits.reserve_tokens
@@ -249,7 +261,22 @@ class Scheduler:
         return needed > sequence.reserved_tokens
 
     def _extend(self, sequence: Sequence) -> bool:
-        new = min(sequence.reserved_tokens + self.limits.reserve_tokens, sequence.max_tokens)
+        """Reserves for the next tokens; False when not even the next few can be had."""
+        for step in self._reservations():
+            if self._reserve(sequence, sequence.reserved_tokens + step):
+                return True
+        return False
+
+    def _reservations(self) -> Iterator[int]:
+        """Numbers of tokens to ask for: memory that is not enough for a whole step is used, too."""
+        step = self.limits.reserve_tokens
+        while step > self.limits.lookahead_tokens:
+            yield step
+            step //= 2
+        yield self.limits.lookahead_tokens
+
+    def _reserve(self, sequence: Sequence, new_tokens: int) -> bool:
+        new = min(sequence.max_tokens, new_tokens)
         kv_bytes = self._price(len(sequence.prompt_ids), new)
         if not self._gate.grant(kv_bytes - sequence.kv_bytes):
             return False
@@ -312,11 +339,13 @@ class Scheduler:
         left_s = self._slice_s()
         short_left_s = left_s if self._is_read() else max(left_s, BURST_S)
         started = [s for s in self._running if s.phase is Phase.PREFILLING]
+        is_kept = False  # memory that comes free, for one that has waited for it
         asked = [s for s in (*started, *self._waiting) if s not in preempted]
         for sequence in self._in_turn(asked, now):
             if not sequence.is_open and any(_will_share(chunk, sequence) for chunk in chunks):
                 continue  # in the next step it finds in the cache what this step prefills
-            if sequence.phase is Phase.WAITING and not self._admit(sequence, now):
+            if sequence.phase is Phase.WAITING and (is_kept or not self._admit(sequence, now)):
+                is_kept = is_kept or self._has_waited(sequence, now)
                 continue
             if not sequence.is_open and not self._open_caches(sequence):
                 continue
@@ -386,19 +415,35 @@ class Scheduler:
     def _admit(self, sequence: Sequence, now: float) -> bool:
         if len(self._running) >= self.limits.parallel or self._must_yield(sequence):
             return False
-        kv_bytes = self.first_price(sequence)
-        if not self._gate.grant(kv_bytes):
+        if not self._reserve_first(sequence):
             self._short.add(sequence.client)
+            sequence.refused_at = now if sequence.refused_at is None else sequence.refused_at
             return False
         self._short.discard(sequence.client)
-        sequence.kv_bytes = kv_bytes
-        sequence.reserved_tokens = min(sequence.max_tokens, self._first_reserve(sequence))
         self._waiting.remove(sequence)
         self._running.append(sequence)
         sequence.phase = Phase.PREFILLING
         if sequence.started_at is None:
             sequence.started_at = now
         return True
+
+    def _reserve_first(self, sequence: Sequence) -> bool:
+        if self._reserve(sequence, self._first_reserve(sequence)):
+            return True
+        if self._running:
+            return False
+        # Nobody will give anything back: what there is must do.
+        for step in self._reservations():
+            if self._reserve(sequence, sequence.num_resumed + step):
+                return True
+        self._too_large.add(sequence)
+        return False
+
+    def _has_waited(self, sequence: Sequence, now: float) -> bool:
+        """Smaller ones have passed it for long enough."""
+        if sequence.refused_at is None:
+            return False
+        return now - sequence.refused_at >= max(MEMORY_WAIT_S, 2 * self._prompt_s(sequence))
 
     def _open_caches(self, sequence: Sequence) -> bool:
         spared = self._open(sequence)

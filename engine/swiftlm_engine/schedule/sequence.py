@@ -59,6 +59,7 @@ class Sequence:
     output_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     started_at: float | None = None  # first prefill chunk
+    refused_at: float | None = None  # since when it waits for memory
     first_token_at: float | None = None
     prefill_s: float = 0.0
     # How many first tokens are known to be those of another sequence, which has this key.
@@ -122,6 +123,7 @@ class Sequence:
         """Gives up its caches and waits again."""
         self.phase = Phase.WAITING
         self.is_open = False
+        self.refused_at = None
         self.num_resumed = len(self.output_ids)
         self.prefilled = 0
 

@@ -330,6 +330,64 @@ def test_sequence_that_outgrows_all_memory_alone_ends_for_want_of_memory():
     assert gate.reserved_bytes == 0
 
 
+@pytest.mark.parametrize(("budget", "reserve"), [(175, 100), (1892, 1024), (40, 7), (23, 1024)])
+def test_all_of_the_budget_is_used_before_a_sequence_ends_for_want_of_memory(budget, reserve):
+    m, scheduler, _ = machine(
+        LimitedKV(budget), price=lambda prompt, new: prompt + new, reserve_tokens=reserve
+    )
+    only = sequence("only", 10, max_tokens=5000)
+    scheduler.add([only])
+    m.run()
+    assert only.finish_reason is FinishReason.MEMORY
+    assert budget - 10 - 3 <= len(only.output_ids) <= budget - 10
+
+
+def test_nobody_is_preempted_while_there_is_memory_for_the_next_tokens():
+    gate = LimitedKV(250)
+    m, scheduler, _ = machine(gate, price=lambda prompt, new: prompt + new, reserve_tokens=100)
+    scheduler.add([long := sequence("long", 10, max_tokens=200)])
+    while len(long.output_ids) < 80:
+        m.step()
+    scheduler.add([sequence("short", 10, max_tokens=60, first_id=100)])
+    while scheduler.has_work:
+        assert m.step().preempted == ()  # there were 70 left when the long one asked for 100
+    assert m.finished == {"long": 1, "short": 1}
+
+
+def test_sequence_that_cannot_come_back_ends_and_the_next_one_has_its_turn():
+    # What it decoded is more than the budget by now, as after a smaller budget.
+    m, scheduler, _ = machine(LimitedKV(100), price=lambda prompt, new: prompt + new)
+    large, small = sequence("large", 50, max_tokens=900), sequence("small", 10)
+    large.output_ids = [1] * 60
+    large.num_resumed = 60
+    scheduler.add([large, small])
+    m.run(max_steps=50)
+    assert (large.finish_reason, small.finish_reason) == (FinishReason.MEMORY, FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize("interval_s", [0.5, 1.0, 2.0])
+def test_large_prompt_is_not_passed_by_smaller_ones_for_ever(interval_s):
+    gate = LimitedKV(4 * 8192)
+    m, scheduler, clock = machine(
+        gate, price=lambda prompt, new: prompt + new, parallel=16, max_queue=1000
+    )
+    m.rate = 10_000.0
+    large = sequence("large", 7000, max_tokens=200, first_id=10**6)
+    num_small, next_at = 0, 0.0
+    while "large" not in m.first_token_at and clock.now < 200:
+        if clock.now >= next_at:
+            first = num_small * 5000
+            scheduler.add(
+                [sequence(f"s{num_small}", 3000, now=clock.now, max_tokens=800, first_id=first)]
+            )
+            num_small, next_at = num_small + 1, next_at + interval_s
+            if num_small == 30:
+                large.arrived_at = clock.now
+                scheduler.add([large])
+        m.step()
+    assert m.first_token_at["large"] - large.arrived_at < 40
+
+
 def test_prompt_whose_prefix_is_still_being_read_holds_nobody_up():
     clock = Clock()
     answers = {"reads": [None, None, 500], "other": [0]}
