@@ -69,6 +69,15 @@ def test_draft_of_itself_is_always_accepted(folder):
         assert timings.draft_accepted == timings.draft_tokens > 0
 
 
+def test_draft_model_that_costs_more_than_it_brings_is_switched_off(folder, tmp_path):
+    other = make_model("llama", tmp_path / "other", num_hidden_layers=6)
+    with EngineHarness(folder, draft=str(other)) as engine:
+        job = GenerateJob("a", "x", SETTINGS["greedy"], max_tokens=200, ignore_eos=True)
+        timings = engine.run(job)[0].finished.timings
+        assert not engine.session.runner._speculator.worth_trying
+    assert 0 < timings.draft_tokens < 4 * 30
+
+
 def test_recurrent_model_refuses_speculation_at_load(tmp_path):
     folder = make_model("qwen3_next", tmp_path / "hybrid")
     with pytest.raises(EngineFault) as refused:

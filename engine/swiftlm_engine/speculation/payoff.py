@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 TRIAL_STEPS = 12  # checked passes before a verdict
-PAUSE_TOKENS = 256  # tokens without speculation before the next trial
+EARLY_STEPS = 4  # of a trial that is not worth half of what it replaces
+PLAIN_STEPS = 4  # without speculation, to know what it has to beat: at first, and
+PLAIN_EVERY = 128  # after so many checked passes, since a draft model always has a guess
+PAUSE_TOKENS = 256  # tokens without speculation before the next trial: twice as many each time
+MAX_PAUSE_TOKENS = 4096
 MIN_GAIN = 1.05
 
 
@@ -18,24 +22,39 @@ class Payoff:
         self._checked = _Pace()
         self._steps = 0
         self._pause = 0
+        self._next_pause = PAUSE_TOKENS
+        self._plain_due = PLAIN_STEPS
+        self._since_plain = 0
 
     @property
     def worth_trying(self) -> bool:
-        return self._pause <= 0
+        return self._pause <= 0 and self._plain_due <= 0
 
     def plain_step(self, tokens: int, seconds: float) -> None:
         self._plain.add(tokens, seconds)
         self._pause -= tokens
+        self._plain_due -= 1
+        self._since_plain = 0
 
     def checked_step(self, tokens: int, seconds: float) -> None:
         """A pass that checked a draft and yielded `tokens`."""
         self._checked.add(tokens, seconds)
         self._steps += 1
-        if self._steps >= TRIAL_STEPS and self._plain.rate > 0:
-            if self._checked.rate < MIN_GAIN * self._plain.rate:
-                self._pause, self._steps = PAUSE_TOKENS, 0
-            self._checked.fade()
-            self._plain.fade()
+        self._since_plain += 1
+        if self._since_plain >= PLAIN_EVERY:
+            self._plain_due, self._since_plain = PLAIN_STEPS, 0
+        is_hopeless = self._checked.rate < self._plain.rate / 2
+        if self._steps >= (EARLY_STEPS if is_hopeless else TRIAL_STEPS):
+            self._judge()
+
+    def _judge(self) -> None:
+        if self._checked.rate < MIN_GAIN * self._plain.rate:
+            self._pause, self._steps = self._next_pause, 0
+            self._next_pause = min(2 * self._next_pause, MAX_PAUSE_TOKENS)
+        else:
+            self._next_pause = PAUSE_TOKENS
+        self._checked.fade()
+        self._plain.fade()
 
     def now(self) -> float:
         return self._clock()

@@ -50,6 +50,8 @@ class Speculator:
         self._known: _Known | None = None
         self._last_entry: float | None = None
         self._last_checked = False
+        self._tries = False
+        self._has_switched = False
 
     @property
     def worth_trying(self) -> bool:
@@ -58,13 +60,17 @@ class Speculator:
     def enter(self, new_tokens: int) -> None:
         """At the start of each step of a lone row: times what the step before did."""
         now = self._payoff.now()
-        if self._last_entry is not None and new_tokens:
+        # The first step behind a switch waits for what was dispatched ahead of it, or leaves its
+        # own work to the next one.
+        if self._last_entry is not None and new_tokens and not self._has_switched:
             elapsed = now - self._last_entry
             if self._last_checked:
                 self._payoff.checked_step(new_tokens, elapsed)
             else:
                 self._payoff.plain_step(new_tokens, elapsed)
         self._last_entry, self._last_checked = now, False
+        self._has_switched = self.worth_trying is not self._tries
+        self._tries = self.worth_trying
 
     def interrupt(self) -> None:
         """Something else ran (a prefill chunk, other rows): the time until now says nothing."""
