@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -373,6 +373,53 @@ async def test_after_waking_every_engine_is_asked_for_a_token_and_a_silent_one_i
     await world.clock.advance(61)
     await task
     assert "woke" in engine.killed_for
+
+
+async def woken(world: World, stats: Callable[[float], m.EngineStats | None]) -> str:
+    """Why a busy engine was ended within two minutes after waking, by what it says of itself."""
+    await _once(world)
+    engine, woke_at = world.engine(), world.clock.now()
+    engine.client.busy.set()
+    task = asyncio.create_task(ask_each_engine(world.residency, world.clock))
+    for _ in range(120):
+        engine.client.stats_reply = stats(world.clock.now() - woke_at)
+        await world.clock.advance(1)
+    assert task.done()
+    assert [r for r in engine.client.requests if r.request_id.startswith("self-test")] == []
+    return engine.killed_for
+
+
+async def test_after_waking_a_busy_engine_that_steps_is_not_asked_and_not_ended(
+    world: World,
+) -> None:
+    busy = m.EngineStats(running=1)
+    assert await woken(world, lambda s: replace(busy, steps=int(s))) == ""
+    assert await woken(world, lambda s: replace(busy, step_age_s=s % 10)) == ""
+
+
+async def test_after_waking_a_busy_engine_that_does_not_step_is_ended(world: World) -> None:
+    assert "woke" in await woken(world, lambda s: m.EngineStats(running=1, step_age_s=s))
+
+
+async def test_after_waking_a_busy_engine_that_says_nothing_is_ended(world: World) -> None:
+    assert "woke" in await woken(world, lambda s: None)
+
+
+async def test_after_waking_an_engine_that_becomes_idle_is_asked(world: World) -> None:
+    await _once(world)
+    engine = world.engine()
+    engine.client.busy.set()
+    engine.client.stats_reply = m.EngineStats(running=1, step_age_s=1.0)
+    task = asyncio.create_task(ask_each_engine(world.residency, world.clock))
+    await world.clock.advance(5)
+    engine.client.busy.clear()
+    engine.client.stats_reply = m.EngineStats()
+    await world.clock.advance(2)
+    assert engine.client.requests[-1].request_id.startswith("self-test")
+    engine.client.events.put_nowait(m.SequenceEvent(finished=STOP))
+    await settle()
+    assert task.done()
+    assert engine.killed_for == ""
 
 
 async def _once(world: World) -> None:
