@@ -102,6 +102,7 @@ class Daemon:
         self._config_error = ""
         self._counting = self._settings()  # what was taken over last
         self._guard: Guard | None = None  # of the port, once it listens
+        self._lan: LanPort | None = None
         self._exchanges: Exchanges | None = None  # over the port, once it listens
         readings = system_readings()
         device = system_device(cuda=has_cuda_mlx())
@@ -213,9 +214,8 @@ class Daemon:
         given = self._given
         admin, store = self._administration(), self._store_service()
         server = OwnerOnlyServer([admin, store, self._cluster()])
-        await server.serve_on(given.admin)
         sockets.push_async_callback(_close, server)
-        lan = LanPort(self._settings(), given.paths.state / "tls")
+        self._lan = lan = LanPort(self._settings(), given.paths.state / "tls")
         options = http_options(self._settings(), lan.authority)
         app = make_app(self._service, options, admin=admin, store=store)
         self._guard = app[GUARD]
@@ -225,6 +225,7 @@ class Daemon:
         sockets.push_async_callback(runner.cleanup)
         await sockets.enter_async_context(lan.listening(runner, options))
         await web.SockSite(runner, given.http).start()
+        await server.serve_on(given.admin)  # last: who is answered here may count on the rest
         self._listen_to_signals()
         self._store.resume()
         instance = given.instance
@@ -367,6 +368,8 @@ class Daemon:
         engines = len(self._residency.pids()) - 1
         if wired := wired_without_owner(self._watch.last, engines):
             found.append(wired)
+        if self._lan is not None and self._lan.problem:
+            found.append(self._lan.problem)
         if not self._is_calm():
             found.append(f"memory is short ({self._watch.level.name.lower()} limit)")
         return found
@@ -379,6 +382,8 @@ class Daemon:
 
 
 async def _close(server: OwnerOnlyServer) -> None:
+    if not server.serving:
+        return
     server.close()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_CLOSE_S):

@@ -39,6 +39,7 @@ from swiftlmd.lifecycle import logs
 from swiftlmd.lifecycle.activation import inherited_socket
 from swiftlmd.lifecycle.instance import (
     AlreadyRunning,
+    NoAddress,
     PortBusy,
     address,
     bind_port,
@@ -84,7 +85,7 @@ def serve(paths: Paths, flags: Mapping[str, str], command: list[str]) -> int:
     except AlreadyRunning as error:
         print(f"swiftlmd: {error}", file=sys.stderr)
         return DaemonExit.STAY_DOWN
-    except (ConfigError, PortBusy, SocketInUse, NotOurs, OSError) as error:
+    except (ConfigError, PortBusy, NoAddress, SocketInUse, NotOurs, OSError) as error:
         print(f"swiftlmd: {error}", file=sys.stderr)
         return leave_with(_exit_code(error), str(error), supervisor, paths.fatal_file)
 
@@ -109,6 +110,7 @@ def _serve(
         stack.enter_context(_failures_logged())
         if supervisor is Supervisor.LAUNCHD and _gives_up(breaker, paths):
             return DaemonExit.STAY_DOWN
+        stack.enter_context(_failures_counted(breaker))
         http = stack.enter_context(bind_port(options.plain_host, options.port))
         admin = _admin_socket(stack, paths)
         engine_sockets = paths.engine_socket(0).parent
@@ -133,9 +135,11 @@ def _serve(
 
 def _gives_up(breaker: StartLimiter, paths: Paths) -> bool:
     """launchd itself would start a crashing daemon for ever."""
+    why = breaker.last_failure
     if breaker.start():
         return False
     reason = "it was started 5 times in 10 minutes and never ran for a minute"
+    reason += f"; the last time: {why}" if why else ""
     log.error("staying down: %s", reason)
     record_fatal(paths.fatal_file, DaemonExit.CRASH, reason)
     return True
@@ -154,11 +158,24 @@ def _failures_logged() -> Iterator[None]:
     """What ends the daemon is in its log, not only on a stderr that nobody reads."""
     try:
         yield
-    except (PortBusy, SocketInUse, NotOurs) as error:
+    except (PortBusy, NoAddress, SocketInUse, NotOurs) as error:
         log.error("%s", error)
         raise
     except BaseException:
         log.critical("the daemon failed", exc_info=True)
+        raise
+
+
+@contextmanager
+def _failures_counted(breaker: StartLimiter) -> Iterator[None]:
+    """What may pass, such as a busy port, is tried for as long as it takes."""
+    try:
+        yield
+    except Exception as error:
+        if _exit_code(error) is DaemonExit.TEMPORARY:
+            breaker.take_back()
+        else:
+            breaker.failed(str(error) or type(error).__name__)
         raise
 
 
@@ -171,7 +188,7 @@ async def _run(given: StartupContext) -> DaemonExit:
 def _exit_code(error: Exception) -> DaemonExit:
     if isinstance(error, ConfigError):
         return DaemonExit.BAD_CONFIG
-    if isinstance(error, PortBusy | SocketInUse):
+    if isinstance(error, PortBusy | NoAddress | SocketInUse):
         return DaemonExit.TEMPORARY
     if isinstance(error, NotOurs | PermissionError | NotADirectoryError):
         return DaemonExit.NOT_PERMITTED

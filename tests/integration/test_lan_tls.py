@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import ssl
@@ -11,10 +12,13 @@ from pathlib import Path
 import aiohttp
 import live_daemon
 import pytest
+from aiohttp import web
 
 from swiftlm_proto import messages as m
+from swiftlmd.config.http import HttpOptions
 from swiftlmd.config.load import ConfigError
 from swiftlmd.config.settings import Settings
+from swiftlmd.http import lan_port
 from swiftlmd.http.certificates import Authority, Names, fingerprint, own_names
 from swiftlmd.http.lan_port import LanPort
 
@@ -169,3 +173,53 @@ def test_without_openssl_the_way_out_is_named(tmp_path: Path, monkeypatch) -> No
     monkeypatch.setattr("swiftlmd.http.certificates._SEARCHED", os.fspath(tmp_path))
     with pytest.raises(ConfigError, match="openssl"):
         Authority(tmp_path / "tls").certificate(NAMES)
+
+
+async def test_a_busy_https_port_is_told_and_taken_once_it_is_free(tmp_path: Path) -> None:
+    async with live_daemon.home("hollow") as home:
+        async with live_daemon.daemon(home) as daemon:
+            await daemon.admin.add_key(m.AddKeyRequest(name="phone"))
+        with socket.socket() as other:
+            other.bind(("0.0.0.0", 0))
+            other.listen()
+            port = int(other.getsockname()[1])
+            home.environ |= {"SWIFTLM_HTTP_HOST": "0.0.0.0", "SWIFTLM_HTTP_TLS": "auto"}
+            home.environ |= {
+                "SWIFTLM_HTTP_TLS_PORT": str(port),
+                "XPC_SERVICE_NAME": "io.github.swiftlm.swiftlmd",
+            }
+            async with live_daemon.daemon(home) as daemon:
+                status = await daemon.admin.status(m.StatusRequest())
+                assert any(f"port {port} (http.tls_port)" in w for w in status.warnings)
+                assert (await answer(f"{daemon.url}/ready", True))[0] == 200
+                other.close()
+                watched = daemon.admin.watch_status(m.WatchStatusRequest(interval_s=0.2))
+                async with asyncio.timeout(15):
+                    async for status in watched:
+                        if not status.warnings:
+                            break
+                assert (await answer(f"https://127.0.0.1:{port}/ready", False))[0] == 200
+
+
+async def test_an_address_that_comes_later_gets_its_https_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lan_port, "_AGAIN_S", 0.01)
+    runner = web.AppRunner(web.Application())
+    await runner.setup()
+    settings = Settings(http_host="203.0.113.7", http_tls="auto")
+    port = LanPort(settings, tmp_path / "tls")
+    options = HttpOptions(host="203.0.113.7", tls_port=free_port())
+    async with port.listening(runner, options):
+        assert "203.0.113.7 (http.host) is not an address" in port.problem
+        opened = asyncio.Event()
+
+        class Site(web.TCPSite):
+            async def start(self) -> None:
+                opened.set()
+
+        monkeypatch.setattr(web, "TCPSite", Site)
+        await asyncio.wait_for(opened.wait(), 5)
+        await asyncio.sleep(0)
+        assert port.problem == ""
+    await runner.cleanup()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from swiftlm_proto.exit_codes import DaemonExit
 from swiftlm_proto.paths import Paths
+from swiftlmd.config.http import http_options
 from swiftlmd.config.load import ConfigError, load
 from swiftlmd.engines.environment import engine_environment
 
@@ -51,7 +52,7 @@ def _checks(paths: Paths) -> Iterator[SelfCheck]:
 
 def _configuration(paths: Paths) -> SelfCheck:
     try:
-        load(paths.config_file, os.environ, {})
+        http_options(load(paths.config_file, os.environ, {}).settings)
     except ConfigError as error:
         return SelfCheck("configuration", DaemonExit.BAD_CONFIG, str(error))
     return SelfCheck("configuration", DaemonExit.STAY_DOWN, str(paths.config_file))

@@ -105,6 +105,10 @@ class OwnerOnlyServer(Server):
         super().__init__(*args, **kwargs)
         self.accepts = lambda peer: may_administer(peer_uid(peer), os.getuid())
 
+    @property
+    def serving(self) -> bool:
+        return self._server is not None
+
     async def serve_on(self, listening: socket.socket) -> None:
         """Serves until `close`. The socket stays the caller's."""
         loop = asyncio.get_running_loop()

@@ -11,7 +11,13 @@ import tomlkit
 import tomlkit.items
 
 from swiftlmd.config.key_hash import key_hash
-from swiftlmd.config.load import ConfigError, Configuration, load, option_named, read_file
+from swiftlmd.config.load import (
+    ConfigError,
+    Configuration,
+    checked_document,
+    option_named,
+    read_file,
+)
 from swiftlmd.config.settings import Option
 from swiftlmd.config.values import BadValue, checked, plain
 
@@ -76,10 +82,11 @@ def _change(
         section[name] = value
     elif section is not None:
         section.pop(name, None)
+    found = checked_document(document, path, environ, {})  # raises before anything is written
     text = tomlkit.dumps(document)
     if text != tomlkit.dumps(before):
         _write(path, text)
-    return load(path, environ, {})
+    return found
 
 
 def _write(path: Path, text: str) -> None:

@@ -31,9 +31,18 @@ class Configuration:
 
 def load(path: Path, environ: Mapping[str, str], flags: Mapping[str, str]) -> Configuration:
     """Reads and checks everything; raises ConfigError. A missing file is an empty one."""
+    return checked_document(read_file(path), path, environ, flags)
+
+
+def checked_document(
+    document: tomlkit.TOMLDocument,
+    path: Path,
+    environ: Mapping[str, str],
+    flags: Mapping[str, str],
+) -> Configuration:
+    """As `load`, of what `path` holds or is to hold."""
     values: dict[str, Any] = {}
     origins = dict.fromkeys(OPTIONS, "default")
-    document = read_file(path)
     for key, value in _from_file(document, path):
         values[key], origins[key] = value, "file"
     for origin, found in (

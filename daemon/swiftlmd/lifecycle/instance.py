@@ -56,6 +56,16 @@ class PortBusy(Exception):
         )
 
 
+class NoAddress(Exception):
+    """The address that we are to listen on is not this machine's, or not yet."""
+
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(
+            f"{host} (http.host) is not an address of this machine now ({reason}); connect its "
+            f"network, or set another with `swiftlmctl config set http.host ADDRESS`"
+        )
+
+
 def this_instance(version: str, http: str, https: str = "") -> Instance:
     return Instance(uuid.uuid4().hex[:12], os.getpid(), time.time(), version, http, https)
 
@@ -84,10 +94,13 @@ def address(host: str, port: int) -> str:
 
 
 def bind_port(host: str, port: int) -> socket.socket:
-    """A socket that listens on host:port; raises PortBusy or OSError."""
-    family, kind, protocol, _, place = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
+    """A socket that listens on host:port; raises PortBusy, NoAddress or OSError."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise NoAddress(host, error.strerror or str(error)) from error
     server = socket.socket(family, kind, protocol)
     try:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -98,6 +111,8 @@ def bind_port(host: str, port: int) -> socket.socket:
         server.close()
         if error.errno == errno.EADDRINUSE:
             raise PortBusy(address(host, port), port_holder(port)) from error
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise NoAddress(host, error.strerror or str(error)) from error
         raise
     return server
 

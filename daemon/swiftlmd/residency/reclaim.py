@@ -41,7 +41,10 @@ class EngineReclaimer:
                     log.debug("engine gave nothing back model=%s: %s", resident.name, error)
 
     async def restore(self) -> None:
-        """Memory is calm: prefix caches and slots may have their planned size again."""
+        """Memory is calm: prefix caches and slots may have their planned size again.
+
+        An engine that cannot be asked now is asked at the next call.
+        """
         engines = {r.engine.pid: r.engine for r in self._residency.residents if r.engine}
         for pid, request in list(self._shrunk.items()):
             del self._shrunk[pid]
@@ -49,6 +52,7 @@ class EngineReclaimer:
                 try:
                     await engines[pid].client.cache(request)
                 except ServiceError as error:
+                    self._shrunk[pid] = request
                     log.debug("engine stays small pid=%d: %s", pid, error)
 
     async def _ask(self, engine: Engine, action: Action) -> None:

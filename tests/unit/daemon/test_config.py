@@ -333,3 +333,20 @@ def test_changes_at_the_same_time_lose_nothing(file: Path) -> None:
     with ThreadPoolExecutor(len(keys)) as pool:
         list(pool.map(lambda key: live.set(key, "7"), keys))
     assert all(getattr(live.settings, OPTIONS[key].name) == 7.0 for key in keys)
+
+
+@pytest.mark.parametrize("broken", ["[http]\nprot = 1\n", '[model."a"]\nport = 1\n'])
+def test_a_file_that_cannot_be_read_is_not_written_to(tmp_path: Path, broken: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(broken)
+    for change in (
+        lambda: set_value(file, "log.level", "debug", {}),
+        lambda: unset_value(file, "log.level", {}),
+    ):
+        with pytest.raises(ConfigError):
+            change()
+        assert file.read_text() == broken
+    file.write_text("")
+    with pytest.raises(ConfigError):
+        set_value(file, "log.level", "debug", {"SWIFTLM_HTTP_PORT": "many"})
+    assert file.read_text() == ""

@@ -10,6 +10,7 @@ from fakes import FakeClock, FakeLoadedEngine, FakeMemory, stored_model
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.settings import Settings
+from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.memory import Action
 from swiftlmd.residency.crashes import CrashRecord
 from swiftlmd.residency.reclaim import EngineReclaimer
@@ -98,3 +99,19 @@ async def test_a_token_keeps_the_slots_it_needs(world: World) -> None:
     world.stream(slots=8, experts_per_token=8)
     await world.reclaimer.reclaim(Action.SHRINK_SLOTS)
     assert world.caches[0].slots == [8]
+
+
+async def test_a_cache_that_could_not_grow_back_is_asked_again() -> None:
+    world = World()
+    await world.reclaimer.reclaim(Action.SHRINK_PREFIX)
+    answer = world.caches[0].cache
+
+    async def refuse(request: m.CacheRequest) -> m.CacheReply:
+        raise ServiceError(Kind.DEADLINE, "busy")
+
+    world.residents[0].engine.client.cache = refuse
+    await world.reclaimer.restore()
+    world.residents[0].engine.client.cache = answer
+    assert world.caches[0].budget_bytes == 20 * GB
+    await world.reclaimer.restore()
+    assert world.caches[0].budget_bytes == 40 * GB

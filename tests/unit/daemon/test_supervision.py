@@ -7,14 +7,18 @@ import json
 import os
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fakes import FakeClock, settle
 
 from swiftlm_proto.exit_codes import DaemonExit
+from swiftlmd.admin.self_check import _configuration
+from swiftlmd.lifecycle.instance import NoAddress, bind_port
 from swiftlmd.lifecycle.power import SleepGuard, WakeWatch, find_assertion
 from swiftlmd.lifecycle.start_limiter import StartLimiter
 from swiftlmd.lifecycle.supervisor import Notifier, Supervisor, find_supervisor, leave_with
+from swiftlmd.main import _exit_code
 
 
 class Date:
@@ -61,6 +65,41 @@ def test_a_clock_that_jumps_does_not_trip_the_breaker(tmp_path: Path, jump_s: fl
 def test_a_broken_record_of_starts_counts_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "starts.json").write_text(text)
     assert StartLimiter(tmp_path / "starts.json", Date()).start()
+
+
+def test_a_start_that_failed_for_what_may_pass_does_not_count(tmp_path: Path) -> None:
+    breaker = StartLimiter(tmp_path / "starts.json", Date())
+    for _ in range(20):
+        assert breaker.start()
+        breaker.take_back()
+
+
+def test_the_reason_of_the_last_failed_start_is_kept(tmp_path: Path) -> None:
+    breaker = StartLimiter(tmp_path / "starts.json", Date())
+    for _ in range(5):
+        assert breaker.start()
+        breaker.failed("the disk is gone")
+    assert breaker.last_failure == "the disk is gone"
+    assert not breaker.start()
+
+
+def test_an_address_that_is_not_there_is_named_and_may_come() -> None:
+    for host in ("203.0.113.7", "no-such-host.invalid"):
+        with pytest.raises(NoAddress, match=rf"{host} \(http.host\)") as caught:
+            bind_port(host, 0)
+        assert _exit_code(caught.value) is DaemonExit.TEMPORARY
+
+
+def test_the_installers_check_refuses_what_the_daemon_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("SWIFTLM_")]:
+        monkeypatch.delenv(name)
+    paths = SimpleNamespace(config_file=tmp_path / "config.toml")
+    paths.config_file.write_text('[http]\nhost = "0.0.0.0"\n')
+    assert _configuration(paths).code is DaemonExit.BAD_CONFIG
+    paths.config_file.write_text("")
+    assert _configuration(paths).code is DaemonExit.STAY_DOWN
 
 
 def test_supervisors_are_told_apart_and_a_terminal_is_none() -> None:
