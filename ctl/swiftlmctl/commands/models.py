@@ -150,6 +150,9 @@ def pull(
     include: Annotated[
         list[str] | None, typer.Option(help="Further files, or one .gguf; may be repeated.")
     ] = None,
+    name: Annotated[
+        str, typer.Option(help="List a GGUF file or a folder under this name. [default: its own]")
+    ] = "",
     cancel: Annotated[bool, typer.Option("--cancel", help="Stop a running pull.")] = False,
     json: Json = False,
 ) -> None:
@@ -160,7 +163,9 @@ def pull(
 
     if model.startswith(("/", "./", "../", "~")):
         model = store.absolute(Path(model))
-    request = m.PullRequest(model=model, revision=revision, cancel=cancel, include=include or [])
+    request = m.PullRequest(
+        model=model, revision=revision, cancel=cancel, include=include or [], name=name
+    )
 
     async def verb(daemon: client.Daemon) -> m.OperationEvent:
         return await progress.follow(daemon.admin.pull(request), f"pull {model}", json=json)

@@ -144,7 +144,7 @@ class AdminService(m.AdminBase):
             return
         name, detail = message.model, ""
         try:
-            steps = self._store.pull(message.model, message.revision, message.include)
+            steps = self._store.pull(message.model, message.revision, message.include, message.name)
             async with aclosing(steps) as reports:
                 async for report in reports:
                     # A folder or a GGUF file gets a name of its own.

@@ -10,13 +10,13 @@ import json
 import os
 import signal
 import sys
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-_LINE_LIMIT = 1 << 20
+_LINE_LIMIT = 1 << 22
 _KEPT_LINES = 20  # of a child's complaints, for the message when it fails
+_KEPT_BYTES = 1 << 16
 
 Report = dict[str, Any]  # one JSON object from the child
 OnReport = Callable[[Report], object]
@@ -72,7 +72,7 @@ async def run(
         assert process.stdout is not None
         complaints = asyncio.create_task(last_lines(process.stderr))
         try:
-            async for line in process.stdout:
+            async for line in _lines(process.stdout):
                 if (report := _parsed(line)) is not None:
                     on_report(report)
             code = await process.wait()
@@ -82,13 +82,25 @@ async def run(
             complaints.cancel()
 
 
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            line = await stream.readline()
+        except ValueError as error:  # how a line past the limit shows
+            raise ChildFailed(0, f"it sent a line of more than {_LINE_LIMIT:,} bytes") from error
+        if not line:
+            return
+        yield line
+
+
 async def last_lines(stream: asyncio.StreamReader | None) -> str:
     """Reads to the end, so that the child never waits for a full pipe; keeps the tail."""
-    kept: deque[str] = deque(maxlen=_KEPT_LINES)
+    kept = b""
     assert stream is not None
-    async for line in stream:
-        kept.append(line.decode(errors="replace").rstrip())
-    return "\n".join(kept)
+    while piece := await stream.read(_KEPT_BYTES):  # a line may be of any length
+        kept = (kept + piece)[-_KEPT_BYTES:]
+    lines = kept.decode(errors="replace").splitlines()
+    return "\n".join(line.rstrip() for line in lines[-_KEPT_LINES:])
 
 
 def _parsed(line: bytes) -> Report | None:

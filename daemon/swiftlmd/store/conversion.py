@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import glob
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from swiftlm_engine.brain import leftovers
 from swiftlmd.store import child
 from swiftlmd.store.errors import PullFailed
 from swiftlmd.store.jobs import Report
@@ -23,10 +22,12 @@ class Conversion:
     source: Path  # a .gguf file, or a wheel with one inside
     out: Path
     dtype: str
+    origin: str = ""  # kept in the folder as it is
 
     def command(self) -> tuple[str, ...]:
         paths = (str(self.source), str(self.out))
-        return ("-m", "swiftlm_engine.convert", *paths, "--dtype", self.dtype)
+        options = ("--dtype", self.dtype, "--origin", self.origin)
+        return ("-m", "swiftlm_engine.convert", *paths, *options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ async def convert(
             status=422,
         ) from failed
     finally:
-        _remove_leftovers(job.out)
+        await asyncio.to_thread(_remove_leftovers, job.out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +136,8 @@ def _result(line: child.Report) -> str:
 
 
 def _remove_leftovers(out: Path) -> None:
-    """A child that was killed could not clean up (its names: swiftlm_engine.convert.folder)."""
-    for folder in out.parent.glob(f".{glob.escape(out.name)}.*.swiftlm-tmp"):
-        shutil.rmtree(folder, ignore_errors=True)
+    """A child that was killed could not clean up."""
+    leftovers.remove_leftovers(out.parent, out.name)
     for file in out.glob(".experts.swiftlm-pack*.swiftlm-tmp"):
         file.unlink(missing_ok=True)
 

@@ -52,6 +52,14 @@ class BadModelName(ServiceError):
         super().__init__(m.FaultKind.INVALID, message, param="model", code="invalid_model_name")
 
 
+class NameInUse(ServiceError):
+    """Another job writes what this one would."""
+
+    def __init__(self, name: str) -> None:
+        message = f"'{name}' is being made by another job; wait for it, or give another --name"
+        super().__init__(m.FaultKind.INVALID, message, param="model", code="name_in_use")
+
+
 class NotRemovable(ServiceError):
     """The model is the user's own folder, or in use."""
 

@@ -6,18 +6,30 @@ never a crash in the loader. The reading itself is the planner's (`swiftlm_engin
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from swiftlm_engine.brain import vision
-from swiftlm_engine.brain.facts import MissingFile, ModelFacts, ModelFilesError, read_model
+from swiftlm_engine.brain.facts import (
+    MissingFile,
+    ModelFacts,
+    ModelFilesError,
+    read_bounded,
+    read_model,
+)
 from swiftlmd.store import model_card, supported
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "tiktoken.model")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _MAX_TEMPLATE_BYTES = 4 << 20
+_MAX_SETTINGS_BYTES = 32 << 20
+_MAX_FILES = 20_000
+_MAX_TEXT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +46,45 @@ class Inspection:
     licence: str = ""
 
 
-def inspect(folder: Path, root: Path) -> Inspection:
+def inspect(folder: Path, *roots: Path) -> Inspection:
     """Never raises for a bad folder: the reason is part of the answer.
 
-    `root` is the folder that links may point into: the model's own, or the cache it lies in.
+    `roots` are the folders that links may point into: the model's own, or the cache it lies in.
     """
+    try:
+        found = _inspected(folder, roots)
+    except Exception as error:  # whatever a stranger's folder does to us is that folder's reason
+        found = unreadable(folder, error)
+    return dataclasses.replace(
+        found,
+        reason=plain(found.reason),
+        model_type=plain(found.model_type),
+        quantization=plain(found.quantization),
+        licence=plain(found.licence),
+    )
+
+
+def unreadable(folder: Path, error: Exception) -> Inspection:
+    """Of a folder that could not even be looked at."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
+    return Inspection(0, plain(f"{folder} cannot be read: {why}"))
+
+
+def plain(text: str) -> str:
+    """Text out of a folder as it can be sent and shown: valid Unicode, of a bounded length."""
+    short = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
+    return short.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _inspected(folder: Path, roots: Sequence[Path]) -> Inspection:
     size = folder_bytes(folder)
-    if outside := escaping_link(folder, root):
-        return Inspection(size, f"{outside} is a link that leads out of {root}; not followed")
+    if outside := escaping_link(folder, roots):
+        where = " or ".join(map(str, roots[:1]))
+        return Inspection(size, f"{outside} is a link that leads out of {where}; not followed")
     try:
         facts = read_model(folder)
     except ModelFilesError as error:
         return Inspection(size, _explained(folder, error))
-    except OSError as error:
-        return Inspection(size, f"{folder} cannot be read: {error.strerror}")
     return Inspection(
         size,
         _reason(folder, facts),
@@ -66,29 +103,36 @@ def folder_bytes(folder: Path) -> int:
 
 
 def signature(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Names, sizes and times of the folder's files: an inspection holds as long as this does."""
-    found = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
+    """Names, sizes and times of the folder's files: an inspection holds as long as this does.
+
+    Raises OSError for a folder that cannot be listed, or that lists more than any model has.
+    """
+    found: list[tuple[str, int, int]] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if len(found) > _MAX_FILES:
+                raise OSError(errno.EFBIG, f"it holds more than {_MAX_FILES:,} files")
+            try:
                 if entry.is_file():
                     stat = entry.stat()
                     found.append((entry.name, stat.st_size, stat.st_mtime_ns))
                 elif entry.is_symlink():
                     found.append((entry.name, 0, 0))  # points to a blob that is not there yet
-    except OSError:
-        return ()
+            except OSError:
+                found.append((entry.name, 0, 0))
     return tuple(sorted(found))
 
 
-def escaping_link(folder: Path, root: Path) -> str:
-    """The name of a link that leads outside `root`, or nothing."""
-    home = root.resolve()
-    try:
-        links = [p for p in folder.iterdir() if p.is_symlink()]
-    except OSError:
-        return ""
-    return next((p.name for p in links if not p.resolve().is_relative_to(home)), "")
+def escaping_link(folder: Path, roots: Sequence[Path]) -> str:
+    """The name of a link that leads outside all `roots`, or nothing."""
+    homes = [root.resolve() for root in roots]
+    with os.scandir(folder) as entries:
+        links = [entry.name for entry in entries if entry.is_symlink()]
+    for name in links:
+        target = (folder / name).resolve()
+        if not any(target.is_relative_to(home) for home in homes):
+            return name
+    return ""
 
 
 def has_gguf(folder: Path) -> bool:
@@ -108,8 +152,8 @@ def _reason(folder: Path, facts: ModelFacts) -> str:
 def _wants_code(folder: Path) -> bool:
     """mlx-lm would load the class from this file where remote code is trusted: never here."""
     try:
-        return "model_file" in json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError, TypeError):
+        return "model_file" in json.loads(read_bounded(folder / "config.json", _MAX_SETTINGS_BYTES))
+    except (OSError, ValueError, TypeError, ModelFilesError):
         return False
 
 
@@ -134,12 +178,11 @@ def _takes_tools(folder: Path) -> bool:
     """The chat template reads `tools`; cheap and right for every published template."""
     template = folder / "chat_template.jinja"
     try:
-        if template.stat().st_size < _MAX_TEMPLATE_BYTES:
-            return "tools" in template.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        return b"tools" in read_bounded(template, _MAX_TEMPLATE_BYTES)
+    except (OSError, ModelFilesError):
         pass  # older folders keep the template in the tokenizer's settings
     try:
-        raw = json.loads((folder / "tokenizer_config.json").read_bytes())
+        raw = json.loads(read_bounded(folder / "tokenizer_config.json", _MAX_SETTINGS_BYTES))
         return "tools" in json.dumps(raw.get("chat_template") or "")
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except (OSError, ValueError, AttributeError, RecursionError, ModelFilesError):
         return False

@@ -46,13 +46,35 @@ class Fetched:
     licence: str
     files: tuple[str, ...]
     size_bytes: int
+    repo: str = ""  # as the hub spells it; empty: as it was asked for
 
 
-async def fetch(request: Request, options: StoreOptions, report: Report) -> Fetched:
-    """Raises PullFailed. Cancelling it kills the transfer; the bytes stay."""
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What the hub has of it, known before the first byte is fetched."""
+
+    commit: str
+    files: tuple[str, ...]
+    digests: tuple[str, ...]
+
+
+def accept_all(listed: Listed) -> None:
+    return
+
+
+async def fetch(
+    request: Request,
+    options: StoreOptions,
+    report: Report,
+    check: Callable[[Listed], None] = accept_all,
+) -> Fetched:
+    """Raises PullFailed. Cancelling it kills the transfer; the bytes stay.
+
+    `check` may refuse by raising what the hub lists.
+    """
     if options.hub_offline:
         raise _offline(f"'{request.repo}' is not on this machine")
-    reading = _Reading(request.repo, report)
+    reading = _Reading(request.repo, report, check)
     try:
         async with asyncio.timeout(options.patience_s + _GRACE_S) as watch:
             reading.on_growth = lambda: watch.reschedule(
@@ -119,13 +141,15 @@ def request_for(
 class _Reading:
     """Turns the child's lines into reports; remembers what the end needs."""
 
-    def __init__(self, repo: str, report: Report) -> None:
+    def __init__(self, repo: str, report: Report, check: Callable[[Listed], None]) -> None:
         self.fetched: Fetched | None = None
         self.on_growth: Callable[[], None] = lambda: None
         self._repo = repo
         self._report = report
+        self._check = check
         self._licence = ""
         self._files: tuple[str, ...] = ()
+        self._digests: tuple[str, ...] = ()
         self._total = 0
         self._grown = -1
         self._meter = Meter(Stage.DOWNLOAD, 0, time.monotonic)
@@ -136,13 +160,18 @@ class _Reading:
             case "resolve":
                 self._report(PullProgress(Stage.RESOLVE, detail=self._repo))
             case "files":
-                self._files = tuple(f["name"] for f in line["files"])
+                self._files += tuple(f["name"] for f in line["files"])
+                self._digests += tuple(f["digest"] for f in line["files"])
+                if line["more"]:
+                    return
+                self._check(Listed(line["commit"], self._files, self._digests))
                 self._licence, self._total = line["licence"], line["total_bytes"]
                 self._meter = Meter(Stage.DOWNLOAD, self._total, time.monotonic)
                 self.on_growth()
             case "download":
-                if line["done_bytes"] > self._grown:
-                    self._grown = line["done_bytes"]
+                # What was here is read again first: a slow disk takes hours over that, too.
+                if (moved := line["done_bytes"] + line["checked_bytes"]) > self._grown:
+                    self._grown = moved
                     self.on_growth()
                 self._report(self._meter.report(line["done_bytes"], line["detail"]))
             case "verify":
@@ -151,7 +180,9 @@ class _Reading:
                 self._report(PullProgress(Stage.VERIFY, *progress, detail=line["detail"]))
             case "done":
                 path, commit = Path(line["path"]), line["commit"]
-                self.fetched = Fetched(path, commit, self._licence, self._files, self._total)
+                self.fetched = Fetched(
+                    path, commit, self._licence, self._files, self._total, line["repo"]
+                )
             case "error":
                 self._error = _told([line])
 

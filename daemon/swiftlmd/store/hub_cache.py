@@ -7,14 +7,17 @@ the cache links to, and never follows a link out of the cache.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from swiftlm_engine.brain.facts import ModelFilesError, read_bounded
 from swiftlmd.store.fetch.request import PART_SUFFIX
 
 _PREFIX = "models--"
+_MAX_REF_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +27,26 @@ class CachedRepo:
     name: str
     root: Path
 
-    def snapshot(self, commit: str = "") -> Path | None:
-        """The folder of a commit, by default what `main` points to, else the newest."""
-        snapshots = self.root / "snapshots"
-        for wanted in (commit, self._ref("main")):
-            if wanted and (snapshots / wanted).is_dir():
-                return snapshots / wanted
-        folders = [p for p in _entries(snapshots) if p.is_dir()]
-        return max(folders, key=lambda p: p.stat().st_mtime, default=None)
+    def snapshots(self, commit: str = "") -> list[Path]:
+        """Folders of commits: the one asked for, what `main` points to, then the newest first.
+
+        Raises OSError if they cannot be listed.
+        """
+        place = self.root / "snapshots"
+        found = {path.name: path for path in listed_folders(place)}
+        newest = sorted(found, key=lambda name: _changed_ns(found[name]), reverse=True)
+        order = dict.fromkeys((commit, self._ref("main"), *newest))
+        return [found[name] for name in order if name in found]
 
     def partial_bytes(self) -> int:
-        return sum(p.stat().st_size for p in (self.root / "blobs").glob(f"*{PART_SUFFIX}"))
+        """Of pulls that are not complete. A part may become its blob while we look."""
+        return sum(map(_size, (self.root / "blobs").glob(f"*{PART_SUFFIX}")))
 
     def _ref(self, name: str) -> str:
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            return (self.root / "refs" / name).read_text().strip()
-        return ""
+        try:
+            return read_bounded(self.root / "refs" / name, _MAX_REF_BYTES).decode().strip()
+        except (OSError, UnicodeDecodeError, ModelFilesError):
+            return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +58,10 @@ class Removal:
 
 
 def repos(cache: Path) -> Iterator[CachedRepo]:
-    for root in _entries(cache):
+    """Raises OSError if the cache cannot be listed; a repository that cannot be is given."""
+    for root in listed_folders(cache):
         parts = root.name.removeprefix(_PREFIX).split("--")
-        if root.name.startswith(_PREFIX) and len(parts) == 2 and root.is_dir():
+        if root.name.startswith(_PREFIX) and len(parts) == 2:
             yield CachedRepo("/".join(parts), root)
 
 
@@ -62,8 +70,11 @@ def repo(cache: Path, name: str) -> CachedRepo:
 
 
 def plan_removal(cached: CachedRepo, snapshot: Path | None) -> Removal:
-    """One revision with the blobs that only it uses, and whatever a broken pull left."""
-    others = [p for p in _entries(cached.root / "snapshots") if p != snapshot]
+    """One revision with the blobs that only it uses, and whatever a broken pull left.
+
+    Raises OSError where another revision cannot be read: what it needs is not known then.
+    """
+    others = [p for p in listed_folders(cached.root / "snapshots") if p != snapshot]
     if not others:
         return Removal((cached.root,), _disk_bytes(cached.root))
     kept = {target for other in others for target in _targets(other)}
@@ -91,10 +102,15 @@ def carry_out(removal: Removal, cache: Path) -> None:
 
 def _targets(snapshot: Path) -> Iterator[Path]:
     """The blobs that a snapshot links to: one step, so that a shared store stays as it is."""
-    for path in snapshot.rglob("*"):
-        if path.is_symlink():
-            link = path.parent / path.readlink()
-            yield link.parent.resolve() / link.name
+    for folder, inner, names in os.walk(snapshot, onerror=_raise):
+        for path in (Path(folder, name) for name in (*inner, *names)):
+            if path.is_symlink():
+                link = path.parent / path.readlink()
+                yield link.parent.resolve() / link.name
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _names(ref: Path, snapshot: Path) -> bool:
@@ -111,11 +127,38 @@ def _file_bytes(path: Path) -> int:
     """A link frees nothing: what it points to lies elsewhere."""
     if path.is_symlink() or not path.is_file():
         return 0
-    return path.stat().st_size
+    return _size(path)
 
 
-def _entries(folder: Path) -> list[Path]:
+def listed_folders(parent: Path) -> list[Path]:
+    """Folders in it, those that cannot be looked into as well. Raises OSError as `entries`."""
+    return [path for path in entries(parent) if _may_be_folder(path)]
+
+
+def entries(folder: Path) -> list[Path]:
+    """By name; none where nothing is. Raises OSError where something is that we may not read."""
     try:
         return sorted(folder.iterdir())
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def _may_be_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return True  # it cannot be told; whoever opens it learns why
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

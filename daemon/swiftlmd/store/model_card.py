@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from swiftlm_engine.brain.facts import ModelFilesError, open_regular
+
 _HEAD_BYTES = 64_000
 _FENCE = "---"
 _LICENCE = re.compile(r"(license|license_name):\s*(.+)")
@@ -14,9 +16,9 @@ _UNNAMED = "other"  # then `license_name` says which
 def licence(folder: Path) -> str:
     """As the makers write it (`apache-2.0`), or nothing where there is no card."""
     try:
-        with (folder / "README.md").open(encoding="utf-8", errors="replace") as file:
-            lines = file.read(_HEAD_BYTES).splitlines()
-    except OSError:
+        with open_regular(folder / "README.md") as file:
+            lines = file.read(_HEAD_BYTES).decode(errors="replace").splitlines()
+    except (OSError, ModelFilesError):
         return ""
     if not lines or lines[0].strip() != _FENCE:
         return ""

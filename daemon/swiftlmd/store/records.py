@@ -1,17 +1,22 @@
 """What the store remembers between runs: pinned revisions, added folders, pulls under way.
 
-One small JSON file per fact, written whole and renamed; one that cannot be read counts as absent.
+One small JSON file per fact, written whole and renamed; one that cannot be read, or whose values
+have other types, counts as absent.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import quote
+
+_LONGEST_NAME = 200  # bytes of a file's name; disks allow 255, and a draft's is longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,13 @@ class Wanted:
     name: str
     revision: str
     include: tuple[str, ...]
+    save_as: str = ""  # the model's name, where it does not follow from the others
+
+    @property
+    def key(self) -> str:
+        """Tells pulls of one name apart."""
+        rest = "\0".join((self.revision, self.save_as, *self.include))
+        return f"{self.name}@{hashlib.sha256(rest.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,46 +65,83 @@ Fact = TypeVar("Fact", bound=_Named)
 
 
 class Notes(Generic[Fact]):
-    """All facts of one kind, by name."""
+    """All facts of one kind, by their key: the name, unless several facts may have one name."""
 
-    def __init__(self, folder: Path, shape: type[Fact]) -> None:
+    def __init__(
+        self, folder: Path, shape: type[Fact], key: Callable[[Fact], str] = lambda fact: fact.name
+    ) -> None:
         self._folder = folder
         self._shape = shape
+        self._key = key
 
     def put(self, fact: Fact) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self._path(fact.name)
+        path = self._path(self._key(fact))
         draft = path.with_suffix(f".{os.getpid()}.tmp")
         with draft.open("w", encoding="utf-8") as f:
-            json.dump({n: getattr(fact, n) for n in self._fields()}, f)
+            json.dump({field.name: getattr(fact, field.name) for field in self._fields()}, f)
             f.flush()
             os.fsync(f.fileno())
         draft.replace(path)
 
-    def get(self, name: str) -> Fact | None:
-        return self._read(self._path(name))
+    def get(self, key: str) -> Fact | None:
+        fact = self._read(self._path(key))
+        # A disk that ignores case gives the note of another spelling.
+        return fact if fact is not None and self._key(fact) == key else None
 
     def all(self) -> list[Fact]:
         found = map(self._read, sorted(self._folder.glob("*.json")))
-        return [fact for fact in found if fact is not None]
+        return list(dict.fromkeys(fact for fact in found if fact is not None))
 
     def drop(self, name: str) -> None:
-        self._path(name).unlink(missing_ok=True)
+        """All facts of that name."""
+        self._unlink(lambda fact: fact.name == name)
 
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{quote(name, safe='')}.json"
+    def forget(self, fact: Fact) -> None:
+        """This one alone."""
+        self._unlink(lambda other: other == fact)
 
-    def _fields(self) -> list[str]:
-        return [f.name for f in dataclasses.fields(self._shape)]  # type: ignore[arg-type]
+    def _unlink(self, chosen: Callable[[Fact], bool]) -> None:
+        """By content: an earlier version named the files otherwise."""
+        for path in self._folder.glob("*.json"):
+            fact = self._read(path)
+            if fact is not None and chosen(fact):
+                path.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        name = quote(key, safe="")
+        if len(name) > _LONGEST_NAME:
+            name = f"{name[:100]}.{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+        return self._folder / f"{name}.json"
+
+    def _fields(self) -> tuple[dataclasses.Field[Any], ...]:
+        return dataclasses.fields(self._shape)  # type: ignore[arg-type]  # every shape is one
 
     def _read(self, path: Path) -> Fact | None:
         try:
-            fields = json.loads(path.read_bytes())
+            values = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError):
             return None
-        if not isinstance(fields, dict) or sorted(fields) != sorted(self._fields()):
+        fields = {field.name: field for field in self._fields()}
+        if not isinstance(values, dict) or not values.keys() <= fields.keys():
             return None
-        return self._shape(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        needed = {name for name, field in fields.items() if field.default is MISSING}
+        fits = all(_has_type(value, str(fields[name].type)) for name, value in values.items())
+        return self._shape(**values) if fits and needed <= values.keys() else None
+
+
+def _has_type(value: object, annotation: str) -> bool:
+    match annotation:
+        case "str":
+            return isinstance(value, str)
+        case "tuple[str, ...]":
+            return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
+        case "int":
+            return type(value) is int
+        case "float":
+            return type(value) in (int, float)
+    raise TypeError(f"no note has a field of type {annotation}")
 
 
 class Records:
@@ -100,5 +149,5 @@ class Records:
 
     def __init__(self, folder: Path) -> None:
         self.pinned = Notes(folder / "pinned", Pinned)
-        self.pulls = Notes(folder / "pulls", Wanted)
+        self.pulls = Notes(folder / "pulls", Wanted, key=lambda wanted: wanted.key)
         self.folders = Notes(folder / "folders", Added)

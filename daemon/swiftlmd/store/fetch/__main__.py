@@ -15,6 +15,7 @@ from swiftlmd.store.fetch.request import Request
 from swiftlmd.store.fetch.worker import fail, say, serve
 
 _TICK_S = 0.2
+_FILES_PER_LINE = 500
 
 
 def main() -> None:
@@ -26,19 +27,23 @@ def main() -> None:
 
 
 def fetch(request: Request) -> None:
-    cache = RepoCache(Path(request.cache), request.repo)
     say(stage="resolve")
     listing = list_repo(request.repo, request.revision, request.patience_s)
+    repo = _spelled(request.repo, listing)
+    cache = RepoCache(Path(request.cache), repo)
     cache.prepare()
-    downloader = Downloader(
-        request.repo, listing.commit, cache, request.patience_s, request.recheck
-    )
+    downloader = Downloader(repo, listing.commit, cache, request.patience_s, request.recheck)
     wanted = _wanted(request, listing.files, downloader)
     _check_room(request, cache, wanted)
     _announce(listing, wanted)
     _download(request, downloader, wanted)
     snapshot = cache.link(listing.commit, request.revision, wanted)
-    say(stage="done", path=str(snapshot), commit=listing.commit)
+    say(stage="done", path=str(snapshot), commit=listing.commit, repo=repo)
+
+
+def _spelled(repo: str, listing: Listing) -> str:
+    """As the hub writes it: two spellings would be two copies, or one folder with two pins."""
+    return listing.repo if listing.repo.casefold() == repo.casefold() else repo
 
 
 def _wanted(request: Request, files: list[RemoteFile], downloader: Downloader) -> list[RemoteFile]:
@@ -77,13 +82,18 @@ def _check_room(request: Request, cache: RepoCache, wanted: list[RemoteFile]) ->
 
 
 def _announce(listing: Listing, wanted: list[RemoteFile]) -> None:
-    say(
-        stage="files",
-        commit=listing.commit,
-        licence=listing.licence,
-        total_bytes=sum(f.size for f in wanted),
-        files=[{"name": f.name, "size": f.size, "digest": f.digest} for f in wanted],
-    )
+    """In portions: who reads the lines bounds their length, and a repository may have thousands."""
+    total = sum(f.size for f in wanted)
+    for at in range(0, max(1, len(wanted)), _FILES_PER_LINE):
+        portion = wanted[at : at + _FILES_PER_LINE]
+        say(
+            stage="files",
+            commit=listing.commit,
+            licence=listing.licence,
+            total_bytes=total,
+            files=[{"name": f.name, "size": f.size, "digest": f.digest} for f in portion],
+            more=at + _FILES_PER_LINE < len(wanted),
+        )
 
 
 def _download(request: Request, downloader: Downloader, wanted: list[RemoteFile]) -> None:
@@ -103,7 +113,13 @@ def _report(cache: RepoCache, wanted: list[RemoteFile], *, running: bool) -> Non
     total = sum(f.size for f in wanted)
     late = next((f.name for f in wanted if not cache.is_whole(f)), "")
     stage = "verify" if running and done == total else "download"
-    say(stage=stage, done_bytes=done, total_bytes=total, detail=late)
+    say(
+        stage=stage,
+        done_bytes=done,
+        total_bytes=total,
+        checked_bytes=cache.checked_bytes,
+        detail=late,
+    )
 
 
 if __name__ == "__main__":

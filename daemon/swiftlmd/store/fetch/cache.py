@@ -14,8 +14,9 @@ import hashlib
 import os
 import re
 import shutil
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,6 +34,20 @@ class RepoCache:
         self.cache = cache
         self.root = cache / f"models--{repo.replace('/', '--')}"
         self._blobs = self.root / "blobs"
+        self._lock = threading.Lock()  # guards the count
+        self._checked_bytes = 0
+
+    @property
+    def checked_bytes(self) -> int:
+        """Read again to compare hashes, of all files together: the sign of life of a slow disk."""
+        return self._checked_bytes
+
+    def digest_of(self, path: Path, file: RemoteFile) -> str:
+        return digest_of(path, file, self._count)
+
+    def _count(self, num_bytes: int) -> None:
+        with self._lock:
+            self._checked_bytes += num_bytes
 
     def prepare(self) -> None:
         self._blobs.mkdir(parents=True, exist_ok=True)
@@ -60,7 +75,7 @@ class RepoCache:
     def discard_if_wrong(self, file: RemoteFile) -> None:
         """Reads the whole blob."""
         blob = self.blob(file)
-        if blob.exists() and digest_of(blob, file) != file.digest:
+        if blob.exists() and self.digest_of(blob, file) != file.digest:
             blob.unlink()
 
     def free_bytes(self) -> int:
@@ -110,12 +125,17 @@ class RepoCache:
             blob.rename(place)
 
 
-def digest_of(path: Path, file: RemoteFile) -> str:
+def digest_of(
+    path: Path, file: RemoteFile, count: Callable[[int], None] = lambda num_bytes: None
+) -> str:
     """In the hub's terms: sha256 of a large file, git's blob hash of a small one."""
     with path.open("rb") as f:
         if file.large:
-            return hashlib.file_digest(f, "sha256").hexdigest()
-        digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+            digest = hashlib.sha256()
+        else:
+            size = os.fstat(f.fileno()).st_size
+            digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
         while chunk := f.read(_HASH_CHUNK):
             digest.update(chunk)
+            count(len(chunk))
         return digest.hexdigest()

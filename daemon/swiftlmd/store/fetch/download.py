@@ -13,7 +13,7 @@ from huggingface_hub import constants, hf_hub_url
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers
 
-from swiftlmd.store.fetch.cache import RepoCache, digest_of
+from swiftlmd.store.fetch.cache import RepoCache
 from swiftlmd.store.fetch.choice import RemoteFile
 from swiftlmd.store.fetch.failure import (
     FetchFailed,
@@ -90,7 +90,7 @@ class Downloader:
                 return
             for _ in range(_HASH_ATTEMPTS):
                 self._receive(file, part)
-                if digest_of(part, file) == file.digest:
+                if self.cache.digest_of(part, file) == file.digest:
                     self.cache.accept(file)
                     return
                 part.write_bytes(b"")

@@ -18,6 +18,7 @@ _TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Listing:
+    repo: str  # in the hub's own spelling
     commit: str
     licence: str
     gated: bool
@@ -33,6 +34,7 @@ def list_repo(repo: str, revision: str, patience_s: float) -> Listing:
 
     info = persistently(ask, min(patience_s, _PATIENCE_S))
     return Listing(
+        repo=str(info.id),
         commit=str(info.sha),
         licence=str(getattr(info.card_data, "license", None) or ""),
         gated=bool(info.gated),

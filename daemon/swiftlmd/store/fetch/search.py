@@ -14,7 +14,10 @@ from swiftlmd.store.fetch.listing import LIBRARY
 from swiftlmd.store.fetch.worker import say, serve
 
 _PATIENCE_S = 20.0
-_ITEM_BYTES = {"F64": 8, "I64": 8, "F32": 4, "U32": 4, "I32": 4, "U8": 1, "I8": 1}  # others: 2
+_ITEM_BYTES = {
+    "F64": 8, "I64": 8, "F32": 4, "U32": 4, "I32": 4, "U8": 1, "I8": 1, "BOOL": 1,
+    "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F4": 0.5,
+}  # fmt: skip  # others: 2
 _FORMAT = "mlx"
 
 
@@ -64,7 +67,7 @@ def _described(info: ModelInfo) -> dict[str, Any]:
 def _size_bytes(info: ModelInfo) -> int:
     """From the counts per dtype that the hub keeps; 0 when it has none."""
     counts = info.safetensors.parameters if info.safetensors else {}
-    return sum(_ITEM_BYTES.get(dtype, 2) * count for dtype, count in counts.items())
+    return int(sum(_ITEM_BYTES.get(dtype, 2) * count for dtype, count in counts.items()))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ from swiftlm_engine.brain.facts.errors import (
     MissingFile,
     ModelFilesError,
     TruncatedFile,
+    UnreadableFile,
 )
+from swiftlm_engine.brain.facts.files import open_regular, read_bounded
 from swiftlm_engine.brain.facts.kv import KvFormat
 from swiftlm_engine.brain.facts.layers import KvStore, Layer, LayerKind
 from swiftlm_engine.brain.facts.model import ModelFacts, ModelShape, facts_from, read_model
@@ -38,11 +40,14 @@ __all__ = [
     "Quantisation",
     "TensorHeader",
     "TruncatedFile",
+    "UnreadableFile",
     "WeightPart",
     "Weights",
     "block_of",
     "facts_from",
     "layer_of",
+    "open_regular",
+    "read_bounded",
     "read_checkpoint",
     "read_header",
     "read_model",

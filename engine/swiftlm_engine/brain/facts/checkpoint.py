@@ -12,9 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from swiftlm_engine.brain.facts.errors import LyingHeader, MissingFile
-from swiftlm_engine.brain.facts.safetensors import TensorHeader, read_header
+from swiftlm_engine.brain.facts.files import INDEX_BYTES, read_bounded
+from swiftlm_engine.brain.facts.safetensors import MAX_TENSORS, TensorHeader, read_header
 
 INDEX_NAME = "model.safetensors.index.json"
+MAX_FILES = 5_000  # the largest models have some hundred
 _SHARD = re.compile(r"(.*)-(\d+)-of-(\d+)\.safetensors$")
 
 
@@ -30,6 +32,7 @@ def read_checkpoint(folder: Path) -> tuple[TensorHeader, ...]:
             f"no weights in {folder}{_leftovers(folder)}: "
             f"looked for {INDEX_NAME} and *.safetensors",
         )
+    _check_count(folder, 0, len(files))
     _check_shard_numbers(folder, files)
     return _unique(folder, (tensor for file in files for tensor in read_header(file)))
 
@@ -39,6 +42,7 @@ def _read_indexed(folder: Path, index: Path) -> tuple[TensorHeader, ...]:
     promised: dict[str, set[str]] = {}
     for name, file in weight_map.items():
         promised.setdefault(file, set()).add(name)
+    _check_count(folder, len(weight_map), len(promised))
     absent = sorted(file for file in promised if not (folder / file).exists())
     if absent:
         raise MissingFile(
@@ -51,12 +55,13 @@ def _read_indexed(folder: Path, index: Path) -> tuple[TensorHeader, ...]:
         held = read_header(folder / file)
         _check_promise(folder / file, names, held)
         tensors += held
+        _check_count(folder, len(tensors), 0)
     return _unique(folder, tensors)
 
 
 def _weight_map(index: Path) -> dict[str, str]:
     try:
-        weight_map = json.loads(index.read_bytes())["weight_map"]
+        weight_map = json.loads(read_bounded(index, INDEX_BYTES))["weight_map"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise LyingHeader(index, f"{index.name} is not an index: {error!r}") from error
     if not isinstance(weight_map, dict) or not weight_map:
@@ -91,6 +96,12 @@ def _check_shard_numbers(folder: Path, files: list[Path]) -> None:
             raise MissingFile(folder / name, f"{name} is missing; pull the model again")
 
 
+def _check_count(folder: Path, tensors: int, files: int) -> None:
+    if tensors > MAX_TENSORS or files > MAX_FILES:
+        listed = f"{tensors:,} tensors in {files:,} weight files"
+        raise LyingHeader(folder, f"{folder} lists {listed}; no model has so many")
+
+
 def _unique(folder: Path, tensors: Iterable[TensorHeader]) -> tuple[TensorHeader, ...]:
     seen: dict[str, TensorHeader] = {}
     for tensor in tensors:
@@ -101,11 +112,13 @@ def _unique(folder: Path, tensors: Iterable[TensorHeader]) -> tuple[TensorHeader
                 "remove the file that does not belong",
             )
         seen[tensor.name] = tensor
+        _check_count(folder, len(seen), 0)
     if not seen:
         raise MissingFile(folder, f"the weight files in {folder} hold no tensor")
     return tuple(seen.values())
 
 
 def _leftovers(folder: Path) -> str:
-    parts = sum(1 for _ in folder.rglob("*.incomplete")) if folder.is_dir() else 0
+    """Of other programs' downloads. Nothing below is walked: a folder may be a whole disk."""
+    parts = sum(1 for _ in folder.glob("*.incomplete"))
     return f" ({parts} unfinished downloads lie beside)" if parts else ""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from swiftlm_engine.brain.facts.errors import BadConfig, MissingFile
+from swiftlm_engine.brain.facts.files import CONFIG_BYTES, read_bounded
 
 _TEXT_KEYS = ("text_config", "llm_config", "language_config")
 
@@ -103,7 +104,7 @@ class Config:
 def read_config(folder: Path) -> Config:
     path = folder / "config.json"
     try:
-        root = json.loads(path.read_bytes())
+        root = json.loads(read_bounded(path, CONFIG_BYTES))
     except FileNotFoundError as error:
         raise MissingFile(path, f"{folder} has no config.json; it is not a model folder") from error
     except (ValueError, RecursionError) as error:

@@ -25,5 +25,9 @@ class LyingHeader(ModelFilesError):
     """A header or an index contradicts itself, the file, or config.json."""
 
 
+class UnreadableFile(ModelFilesError):
+    """The system does not let us read it."""
+
+
 class BadConfig(ModelFilesError):
     """config.json is not JSON, lacks a key, or holds a value that no model can have."""

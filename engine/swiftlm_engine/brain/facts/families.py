@@ -21,6 +21,7 @@ _HEAD_FROM_HIDDEN = frozenset({
     "granite", "granitemoe", "granitemoehybrid", "internlm2", "lfm2", "lfm2_moe", "mixtral",
     "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "stablelm", "starcoder2",
 })  # fmt: skip
+_MAX_LAYERS = 4096
 _WITH_SINKS = frozenset({"gpt_oss", "mimo_v2_flash"})
 # mlx-lm caches these by other classes than plain KV, and no rule below knows them yet.
 _UNPRICED = frozenset({
@@ -56,7 +57,14 @@ def kv_heads(config: Config) -> int:
 
 
 def num_layers(config: Config) -> int:
-    return config.count("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+    return bounded(config, config.count("num_hidden_layers", "n_layers", "n_layer", "num_layers"))
+
+
+def bounded(config: Config, layers: int) -> int:
+    """Lists of that length are made of it."""
+    if layers > _MAX_LAYERS:
+        raise BadConfig(config.path, f"config.json: {layers:,} layers, more than any model has")
+    return layers
 
 
 def _query_heads(config: Config) -> int:
@@ -183,7 +191,7 @@ def _mla(config: Config) -> list[Layer]:
 
 def _mla_twice(config: Config) -> list[Layer]:
     return [Layer(LayerKind.MLA, (_latent(config), _latent(config)))] * (
-        config.count("num_layers", "num_hidden_layers")
+        bounded(config, config.count("num_layers", "num_hidden_layers"))
     )
 
 
@@ -274,6 +282,7 @@ def _nemotron_h(config: Config) -> list[Layer]:
     pattern = config.text.get("hybrid_override_pattern")
     if not isinstance(pattern, str | list):
         raise BadConfig(config.path, "config.json has no hybrid_override_pattern")
+    bounded(config, len(pattern))
     mamba = _mamba2(
         config, "mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel"
     )

@@ -10,8 +10,14 @@ from pathlib import Path
 
 from swiftlm_engine.brain.facts.checkpoint import read_checkpoint
 from swiftlm_engine.brain.facts.config import Config, read_config
-from swiftlm_engine.brain.facts.errors import LyingHeader
+from swiftlm_engine.brain.facts.errors import (
+    BadConfig,
+    LyingHeader,
+    ModelFilesError,
+    UnreadableFile,
+)
 from swiftlm_engine.brain.facts.families import head_size, kv_heads, layer_list
+from swiftlm_engine.brain.facts.files import CONFIG_BYTES, read_bounded
 from swiftlm_engine.brain.facts.kv import KvFormat, bytes_per_token, is_compressed, store_bytes
 from swiftlm_engine.brain.facts.layers import Layer, LayerKind
 from swiftlm_engine.brain.facts.quantization import (
@@ -132,10 +138,17 @@ class ModelFacts:
 
 def read_model(folder: Path) -> ModelFacts:
     """The facts of a model folder. Raises ModelFilesError naming the file that is missing,
-    truncated or lying."""
-    config = read_config(folder)
-    tensors = read_checkpoint(folder)
-    return facts_from(config, tensors)
+    truncated or lying, and nothing else whatever the folder holds."""
+    try:
+        config = read_config(folder)
+        tensors = read_checkpoint(folder)
+        return facts_from(config, tensors)
+    except ModelFilesError:
+        raise
+    except OSError as error:
+        raise UnreadableFile(folder, f"{folder} cannot be read: {error.strerror}") from error
+    except Exception as error:  # nobody can list all the ways in which a stranger's files are wrong
+        raise BadConfig(folder, f"{folder} makes no sense as a model: {error!r}") from error
 
 
 def facts_from(config: Config, tensors: tuple[TensorHeader, ...]) -> ModelFacts:
@@ -231,7 +244,9 @@ def _max_context(config: Config) -> int | None:
 
 def _fingerprint(config: Config, sizes: Mapping[str, int]) -> str:
     """Changes when the config or the size of a weight file does; not a hash of the weights."""
-    digest = hashlib.sha256(config.path.read_bytes() if config.path.exists() else b"")
+    digest = hashlib.sha256(
+        read_bounded(config.path, CONFIG_BYTES) if config.path.exists() else b""
+    )
     for file in sorted(sizes):
         digest.update(f"{file}:{sizes[file]};".encode())
     return digest.hexdigest()[:16]

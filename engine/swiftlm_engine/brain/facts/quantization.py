@@ -104,13 +104,20 @@ def _claimed(config: Config, section: Mapping[str, Any]) -> Packing:
 def _packing(
     weight: TensorHeader, scales: TensorHeader, declared: Packing | None, claim: object
 ) -> Packing:
+    if not weight.shape or not scales.shape:
+        raise LyingHeader(weight.file, f"{weight.name} or its scales have no shape")
     words, groups = weight.shape[-1], scales.shape[-1]
     if weight.shape[:-1] != scales.shape[:-1] or not groups or (32 * words) % groups:
         raise LyingHeader(weight.file, f"{weight.name} and its scales have different shapes")
     product = 32 * words // groups
     if isinstance(claim, Mapping):
         bits, group = claim.get("bits"), claim.get("group_size")
-        if not isinstance(bits, int) or not isinstance(group, int) or bits * group != product:
+        if (
+            not isinstance(bits, int)
+            or not isinstance(group, int)
+            or not 0 < bits <= 16
+            or bits * group != product
+        ):
             raise LyingHeader(
                 weight.file,
                 f"{weight.name}: config.json says {bits} bits in groups of {group}, "

@@ -13,7 +13,7 @@ from swiftlm_engine.brain.facts.quantization import Packing, logical_size
 from swiftlm_engine.brain.facts.safetensors import TensorHeader
 from swiftlm_engine.brain.facts.weights import Amount, Block, Experts, Packed, WeightPart, Weights
 
-_LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)\.")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d{1,9})\.")
 _VISION = frozenset({
     "vision_tower", "vision_model", "visual", "multi_modal_projector", "mm_projector",
     "audio_tower", "embed_vision", "embed_audio", "vision_embedder", "vision_projection",
@@ -26,7 +26,7 @@ _DROPPED = ("rotary_emb.inv_freq", "scale_inv", ".input_max", ".input_min", ".ou
             ".output_min")  # fmt: skip
 # Layers that share KV keep no projections of their own for it.
 _SHARED_KV = frozenset({"k_proj", "v_proj", "k_norm"})
-_NUMBERED = re.compile(r"\.experts\.(\d+)\.")
+_NUMBERED = re.compile(r"\.experts\.(\d{1,9})\.")
 _FLOATS = {"F16": 2, "BF16": 2, "F32": 4, "F64": 8}
 # An fp8 checkpoint is widened to bfloat16 by mlx-lm's sanitize, unless it is mxfp8 in disguise.
 _WIDENED = frozenset({"F8_E4M3", "F8_E5M2"})

@@ -2136,6 +2136,8 @@ class PullRequest(betterproto2.Message):
 
     include: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
 
+    name: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+
 
 default_message_pool.register_message("swiftlm.v1", "PullRequest", PullRequest)
 
