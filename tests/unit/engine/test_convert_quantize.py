@@ -84,3 +84,28 @@ def test_a_model_that_brings_its_own_code_is_refused(tmp_path: Path) -> None:
     (source / "evil.py").write_text("raise SystemExit('executed')")
     with pytest.raises(ConvertError, match="cannot be loaded"):
         subject.quantise(source, tmp_path / "out", 4, 64)
+
+
+def test_only_what_a_model_needs_is_carried_over(source: Path, tmp_path: Path) -> None:
+    strange = ("experts.swiftlm-pack", "experts.swiftlm-pack.json", "optimizer.pt", "model.onnx",
+               "swiftlm-origin.json", "model.py", "notes.xyz")  # fmt: skip
+    for name in strange:
+        (source / name).write_bytes(b"{}")
+    try:
+        result = subject.quantise(source, tmp_path / "out", 4, 64)
+    finally:
+        for name in strange:
+            (source / name).unlink()
+    assert not {p.name for p in result.path.iterdir()} & set(strange)
+    assert (result.path / "tokenizer.json").exists()
+
+
+def test_a_config_that_says_it_is_not_quantised_is_believed(source: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for path in source.iterdir():
+        (plain / path.name).symlink_to(path)
+    config = json.loads((source / "config.json").read_text()) | {"quantization_config": None}
+    (plain / "config.json").unlink()
+    (plain / "config.json").write_text(json.dumps(config))
+    assert subject.quantise(plain, tmp_path / "out", 4, 64).bits_per_weight < 6

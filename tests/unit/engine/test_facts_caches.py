@@ -62,6 +62,34 @@ CONFIGS: dict[str, dict[str, Any]] = {
        "n_groups": 1, "time_step_limit": [0.0, 100.0], "mlp_bias": False, "use_bias": False,
        "use_conv_bias": True, "layer_norm_epsilon": 1e-5, "attention_bias": False,
        "mlp_hidden_act": "relu2", "residual_in_fp32": False, "rms_norm_eps": 1e-5},
+    "gpt_bigcode": {
+        "model_type": "gpt_bigcode", "n_embd": 64, "n_layer": 2, "n_inner": 64, "n_head": 4,
+        "n_positions": 512, "layer_norm_epsilon": 1e-5, "vocab_size": 100},
+    "gpt_bigcode without multi-query": {
+        "model_type": "gpt_bigcode", "n_embd": 64, "n_layer": 2, "n_inner": 64, "n_head": 4,
+        "n_positions": 512, "layer_norm_epsilon": 1e-5, "vocab_size": 100, "multi_query": False},
+    "plamo3": _BASE | {"model_type": "plamo3", "window_size": 64, "sliding_window_pattern": 2},
+    "mamba": {
+        "model_type": "mamba", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128,
+        "state_size": 16, "num_hidden_layers": 2, "conv_kernel": 4, "use_bias": False,
+        "use_conv_bias": True, "time_step_rank": 4},
+    "dbrx": {
+        "model_type": "dbrx", "vocab_size": 100, "d_model": 64, "n_layers": 2, "n_heads": 4,
+        "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 2, "moe_top_k": 1},
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 8, "rope_theta": 10000.0}},
+    "phixtral": {
+        "model_type": "phixtral", "num_vocab": 100, "model_dim": 64, "num_heads": 4,
+        "num_layers": 2, "rotary_dim": 8, "num_local_experts": 2},
+    "openelm": {
+        "model_type": "openelm", "head_dim": 32, "num_transformer_layers": 2, "model_dim": 64,
+        "vocab_size": 100, "ffn_dim_divisor": 16, "num_query_heads": [4, 8],
+        "num_kv_heads": [1, 2], "ffn_multipliers": [1.0, 2.0]},
+    "mistral3 around windows": {
+        "model_type": "mistral3",
+        "text_config": _BASE
+        | {"model_type": "ministral3", "sliding_window": 64, "layer_types": _TYPES,
+           "rope_parameters": {"rope_theta": 10000.0, "llama_4_scaling_beta": 0.1,
+                               "original_max_position_embeddings": 4096}}},
     "granitemoehybrid": _BASE
     | {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"] * 2,
        "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 1,

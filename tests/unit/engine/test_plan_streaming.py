@@ -114,6 +114,14 @@ def test_dense_model_larger_than_the_machine_streams_its_layers(dense: facts.Mod
     assert made.to_json()["streaming"]["mode"] == "layers"
 
 
+def test_more_memory_never_turns_a_plan_into_a_refusal(dense: facts.ModelFacts) -> None:
+    made = [plan.make_plan(dense, PlanRequest(), mac(16, 3.5 + step / 16)) for step in range(28)]
+    assert [p.strategy for p in made].count(Strategy.REFUSED) == 0
+    resident = [p.strategy is Strategy.RESIDENT for p in made]
+    assert resident == sorted(resident)  # once it fits, it stays resident
+    assert True in resident
+
+
 def test_experts_of_an_unknown_family_stream_with_their_layers(moe: facts.ModelFacts) -> None:
     unknown = replace(moe, model_type="moe_of_tomorrow")
     made = plan.make_plan(unknown, PlanRequest(), SMALL_MAC)

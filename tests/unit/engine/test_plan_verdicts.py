@@ -141,7 +141,7 @@ def test_fixes_shorten_the_context_too_where_even_that_is_not_enough(
 
 
 def test_model_that_can_never_fit_is_told_by_how_much(dense: facts.ModelFacts) -> None:
-    made = plan.make_plan(dense, PlanRequest(), mac(8, 5.3))
+    made = plan.make_plan(dense, PlanRequest(stream=Toggle.OFF), mac(8, 5.3))
     assert made.refused
     assert made.fixes[0].startswith("--stream-experts on")
     assert made.fixes[1].startswith("a quantisation that is")

@@ -26,7 +26,7 @@ _WITH_SINKS = frozenset({"gpt_oss", "mimo_v2_flash"})
 # mlx-lm caches these by other classes than plain KV, and no rule below knows them yet.
 _UNPRICED = frozenset({
     "baichuan_m1", "bailing_hybrid", "bailing_moe_linear", "bailing_moe_v3", "deepseek_v41",
-    "gear", "iquestloopcoder", "jamba", "kimi_k3", "longcat_flash_ngram", "mamba", "mimo_v2_flash",
+    "gear", "iquestloopcoder", "jamba", "kimi_k3", "longcat_flash_ngram", "mimo_v2_flash",
     "minimax_m3_vl", "muse_glimmer", "muse_spark", "nanbeige", "nemotron-nas", "olmo_hybrid",
     "plamo2", "recurrent_gemma", "rwkv7", "spark2_5", "step3p5",
 })  # fmt: skip
@@ -41,7 +41,10 @@ class LayerList:
 
 
 def layer_list(config: Config) -> LayerList:
-    rule = _RULES.get(config.model_type, _plain)
+    # mlx-lm's wrappers of these make no cache of their own: every layer of the model inside gets
+    # a plain one, its windows notwithstanding.
+    wrapped = config.root.get("model_type") in ("mistral3", "pixtral", "llava")
+    rule = _plain if wrapped else _RULES.get(config.model_type, _plain)
     return LayerList(tuple(rule(config)), config.model_type in _UNPRICED)
 
 
@@ -53,6 +56,8 @@ def head_size(config: Config) -> int:
 
 def kv_heads(config: Config) -> int:
     heads = _query_heads(config)
+    if config.model_type == "gpt_bigcode":
+        return 1 if config.flag("multi_query", default=True) else heads
     return config.count("num_key_value_heads", "num_kv_heads", "n_head_kv", default=heads)
 
 
@@ -244,6 +249,25 @@ def _kimi_linear(config: Config) -> list[Layer]:
     return [linear if i + 1 in listed else mla for i in range(num_layers(config))]
 
 
+def _mamba(config: Config) -> list[Layer]:
+    """Mamba 1: convolution taps and the state, both in the model's dtype."""
+    inner, taps = config.count("intermediate_size"), config.count("conv_kernel") - 1
+    layer = Layer(LayerKind.LINEAR, state_elements=inner * (taps + config.count("state_size")))
+    return [layer] * num_layers(config)
+
+
+def _afm7(config: Config) -> list[Layer]:
+    """The last layers read the KV of the one before them."""
+    count = num_layers(config)
+    own = count - config.count("num_kv_reuse_layers", default=0, least=0)
+    return [_attention(config)] * own + [Layer(LayerKind.SHARED)] * (count - own)
+
+
+def _openelm(config: Config) -> list[Layer]:
+    heads = config.sizes("num_key_value_heads", num_layers(config), kv_heads(config))
+    return [_attention(config, heads=number) for number in heads]
+
+
 def _mamba2(config: Config, heads: str, size: str, state: str, groups: str, taps: str) -> Layer:
     """A Mamba-2 state: convolution taps in the model's dtype, the state itself in float32."""
     inner = config.count(heads) * config.count(size)
@@ -339,7 +363,11 @@ _RULES: dict[str, Rule] = {
     "qwen3_5_moe": _delta_net,
     "qwen3_5_moe_text": _delta_net,
     "kimi_linear": _kimi_linear,
+    "mamba": _mamba,
     "mamba2": _pure_mamba2,
+    "afm7": _afm7,
+    "openelm": _openelm,
+    "plamo3": _by_pattern,
     "falcon_h1": _falcon_h1,
     "granitemoehybrid": _granite_hybrid,
     "nemotron_h": _nemotron_h,

@@ -32,6 +32,7 @@ from swiftlm_engine.brain.facts.weights import WeightPart, Weights
 from swiftlm_engine.brain.vision import FAMILIES
 
 _DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
+_STRETCHED = ("yarn", "deepseek_yarn", "telechat3-yarn", "linear")
 _EMBEDDING = ("embed_tokens.", "wte.", "word_embeddings.", "tok_embeddings.", "embeddings.")
 
 
@@ -236,10 +237,14 @@ def _max_context(config: Config) -> int | None:
         "seq_length", "n_positions",
     ) or None  # fmt: skip
     scaling = config.section("rope_scaling") or config.section("rope_parameters")
+    kind = scaling.get("type") or scaling.get("rope_type")  # in mlx-lm's order
     original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
-    if isinstance(original, int) and isinstance(factor, int | float) and 1 <= factor <= 1024:
-        return max(stated or 0, int(original * factor)) or None
-    return stated
+    # Only these stretch what the model was trained with; llama3's factor is of frequencies alone.
+    if kind not in _STRETCHED or type(original) is not int or not 0 < original < 2**40:
+        return stated
+    if not isinstance(factor, int | float) or not 1 <= factor <= 1024:
+        return stated
+    return max(stated or 0, int(original * factor))
 
 
 def _fingerprint(config: Config, sizes: Mapping[str, int]) -> str:

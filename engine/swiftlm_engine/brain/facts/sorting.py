@@ -24,8 +24,17 @@ _EMBEDDINGS = frozenset({"embed_tokens", "wte", "word_embeddings", "tok_embeddin
 _LOOKED_UP = frozenset({"embed_tokens_per_layer"})
 _DROPPED = ("rotary_emb.inv_freq", "scale_inv", ".input_max", ".input_min", ".output_max",
             ".output_min")  # fmt: skip
-# Layers that share KV keep no projections of their own for it.
+# Layers that share KV keep no projections of their own for it; in mlx-lm those of Gemma 3n do.
 _SHARED_KV = frozenset({"k_proj", "v_proj", "k_norm"})
+_KEEPS_SHARED_KV = frozenset({"gemma3n", "gemma3n_text"})
+# Their classes have an output head whatever config.json says of tied embeddings.
+_ALWAYS_HEAD = frozenset({
+    "Klear", "dbrx", "deepseek", "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v41",
+    "gemma3", "gemma3_text", "glm4", "gpt_oss", "gptj", "kimi_k25", "kimi_vl", "llama4",
+    "llama4_text", "longcat_flash", "longcat_flash_ngram", "mimo_v2_flash", "muse_spark",
+    "nanochat", "nemotron_h", "openelm", "phi", "phimoe", "phixtral", "plamo", "qwen",
+    "qwen3_vl_moe", "recurrent_gemma", "stablelm", "talkie",
+})  # fmt: skip
 _NUMBERED = re.compile(r"\.experts\.(\d{1,9})\.")
 _FLOATS = {"F16": 2, "BF16": 2, "F32": 4, "F64": 8}
 # An fp8 checkpoint is widened to bfloat16 by mlx-lm's sanitize, unless it is mxfp8 in disguise.
@@ -90,7 +99,10 @@ class _Sorter:
         self._num_layers = num_layers(config)
         shared = config.count("num_kv_shared_layers", default=0, least=0)
         self._first_shared = self._num_layers - shared
-        self._tied = config.flag("tie_word_embeddings")
+        if config.model_type in _KEEPS_SHARED_KV:
+            self._first_shared = self._num_layers
+        always = config.model_type in _ALWAYS_HEAD
+        self._tied = config.flag("tie_word_embeddings") and not always
         self._num_experts = config.maybe(*_EXPERT_COUNT) or 0
         self._tallies: dict[tuple[WeightPart, int | None], _Tally] = {}
         self._places: dict[str, tuple[WeightPart, int | None]] = {}

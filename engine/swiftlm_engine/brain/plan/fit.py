@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from swiftlm_engine.brain.facts import KvFormat, ModelFacts
-from swiftlm_engine.brain.ledger import EntryKind
 from swiftlm_engine.brain.plan.expansion import (
     AUTO_SHARE,
     CpuWeights,
@@ -287,16 +286,17 @@ class Fitter:
             return True
         if self._fixed_split() or self.request.gpu_layers == -1:
             return False
-        return self._weights_exceed_the_machine()
+        return self._exceeds_the_machine()
 
-    def _weights_exceed_the_machine(self) -> bool:
-        """Even with every other model and program gone."""
-        need = self._resident(self._smallest_settings()).need
-        weights = Need(tuple(t for t in need.terms if t.kind is EntryKind.WEIGHTS), 0)
+    def _exceeds_the_machine(self) -> bool:
+        """Resident with the least of all else, even with every other model and program gone."""
+        smallest = self._smallest_settings()
+        least = replace(smallest, context=min(smallest.context, MIN_CONTEXT))
+        need = self._resident(least).need
         empty = replace(self.machine, committed_bytes=0, reclaimable_bytes=None)
         limits = empty.limits(self.request.budget_bytes)
         return any(
-            weights.counted_by(limit) > limit.bytes
+            need.counted_by(limit) > limit.bytes
             for limit in limits
             if limit.covers is not Covers.BUFFER
         )
