@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from swiftlm_engine.brain.facts import KvFormat, ModelFacts
+from swiftlm_engine.brain.ledger import EntryKind
 from swiftlm_engine.brain.plan.expansion import (
     AUTO_SHARE,
     CpuWeights,
