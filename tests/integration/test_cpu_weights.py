@@ -55,7 +55,7 @@ def test_greedy_text_is_that_of_the_packed_weights(family: str, tmp_path: Path) 
         assert engine.session.expanded is None
     with EngineHarness(folder, expand=WHOLE) as engine:
         assert texts(engine) == expected
-        assert any("expanded to float32" in note for note in engine.session.facts.notes)
+        assert "expanded to float32" in engine.session.facts.weights_note
 
 
 @pytest.mark.parametrize(("bits", "group_size", "mode"), [(8, 64, "affine"), (4, 32, "mxfp4")])

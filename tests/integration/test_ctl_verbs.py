@@ -70,6 +70,17 @@ def test_status_repeats_the_notes_of_a_load(ctl: Ctl, admin: FakeAdmin) -> None:
     assert "note     smollm2-135m: served as text: mlx-vlm is missing" in ctl("status").out
 
 
+def test_status_says_which_weights_are_float32_now(ctl: Ctl, admin: FakeAdmin) -> None:
+    loaded = replace(READY.loaded, weights_note="weights expanded to float32: 538 MB")
+    admin.daemon.models = [replace(READY, loaded=loaded, stats=None)]
+    assert "smollm2-135m: weights expanded to float32: 538 MB" in ctl("status").out
+    stats = replace(READY.stats, weights_note="weights are quantized again")
+    admin.daemon.models = [replace(READY, loaded=loaded, stats=stats)]
+    said = ctl("status").out
+    assert "smollm2-135m: weights are quantized again" in said
+    assert "expanded" not in said
+
+
 def test_status_json_has_what_scripts_need(ctl: Ctl, admin: FakeAdmin) -> None:
     found = ctl("status", "--json").json
     model = found["models"][0]

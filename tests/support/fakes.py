@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -137,6 +137,7 @@ class FakePlanner:
         self.memory = memory
         self.budget = budget or memory.total
         self.faults: list[ServiceError] = []  # raised by the next plans
+        self.expanded: dict[str, int] = {}  # of a model's bytes, what float32 weights add
 
     async def place(
         self,
@@ -159,6 +160,7 @@ class FakePlanner:
             refusal=f"model '{model.name}' needs {needed}, {available} available",
             plan="{}",
             forced=force,
+            expanded_bytes=self.expanded.get(model.name, 0),
             sampling=m.Sampling(temperature=0.5, top_k=20),
         )
 
@@ -173,6 +175,14 @@ class FakeEngineClient:
         self.requests: list[m.GenerateRequest] = []
         self.events: asyncio.Queue[m.SequenceEvent] = asyncio.Queue()
         self.embedding: asyncio.Queue[m.EmbedReply] = asyncio.Queue()
+        self.packs = 0  # bytes that quantizing the weights again gives back
+        self.on_pack: Callable[[int], None] = lambda freed: None
+
+    async def cache(self, request: m.CacheRequest) -> m.CacheReply:
+        if request.expanded is False:
+            self.on_pack(self.packs)
+            self.packs = 0
+        return m.CacheReply()
 
     async def stats(self, timeout_s: float) -> m.EngineStats:
         if self.stats_reply is None:
@@ -234,6 +244,9 @@ class FakeLoadedEngine:
         self.killed_for = reason
         self.die(-9)
 
+    def give_back(self, freed: int) -> None:
+        self._memory.held[self.pid] -= freed
+
     def die(self, code: int) -> None:
         self._memory.held.pop(self.pid, None)
         if not self._end.done():
@@ -265,5 +278,7 @@ class FakeLauncher:
         if self.faults:
             raise self.faults.pop(0)
         engine = FakeLoadedEngine(model, next(self._pids), self.memory, placement.needed_bytes)
+        engine.client.packs = placement.expanded_bytes
+        engine.client.on_pack = engine.give_back
         self.engines[model] = engine
         return engine

@@ -173,6 +173,7 @@ def _loaded_words(model: str, status: m.ModelStatus | None) -> str:
         f"{output.size_text(status.footprint_bytes or loaded.weight_bytes)}, "
         f"context {loaded.context}, kv {loaded.kv}, {loaded.device}",
         *(f"  {note}" for note in _plan_notes(status.plan)),
+        *([f"  {loaded.weights_note}"] if loaded.weights_note else []),
         *(f"  note: {note}" for note in loaded.notes),
     ]
     return "\n".join(words)

@@ -184,7 +184,9 @@ def _streams(model: m.ModelStatus) -> str:
 
 def _note_lines(model: m.ModelStatus) -> list[str]:
     """What works, but not as asked: said at the load, and here for who did not see that."""
-    notes = model.loaded.notes if model.loaded else []
+    loaded, stats = model.loaded, model.stats
+    weights = (stats.weights_note if stats else "") or (loaded.weights_note if loaded else "")
+    notes = [*(loaded.notes if loaded else []), *([weights] if weights else [])]
     return [f"note     {model.model}: {note}" for note in notes]
 
 

@@ -168,6 +168,7 @@ class Calibrator:
             strategy=str(plan.get("strategy", "")),
             dtype=str(plan.get("dtype", engine.loaded.dtype)),
             gpu_layers=plan.get("gpu_layers"),
+            expanded=str((plan.get("cpu_weights") or {}).get("expanded", "")),
         )
         try:
             kept = await asyncio.to_thread(

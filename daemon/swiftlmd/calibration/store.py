@@ -51,6 +51,7 @@ class Manner:
     strategy: str
     dtype: str
     gpu_layers: int | None = None
+    expanded: str = ""  # which quantized weights were float32
 
 
 @dataclass(frozen=True, slots=True)

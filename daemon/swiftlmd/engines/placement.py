@@ -5,6 +5,7 @@ Residency asks only this port; the arithmetic behind it is the plan of `swiftlm_
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -20,6 +21,18 @@ PriceRequest = Callable[[int, int], int]
 def free_of_charge(prompt_tokens: int, max_tokens: int) -> int:
     """The price where nothing is known."""
     return 0
+
+
+def without_expansion(plan: str) -> str:
+    """The JSON of a plan whose float32 weights were quantized again."""
+    report = json.loads(plan or "{}")
+    if not (expansion := report.get("cpu_weights")):
+        return plan
+    report["cpu_weights"] = None
+    report["terms"] = [t for t in report["terms"] if t["note"] != expansion["expanded"]]
+    for total in ("total_bytes", "needed_bytes"):
+        report[total] -= expansion["added_bytes"]
+    return json.dumps(report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +54,7 @@ class Placement:
     refusal: str  # the sum in words, when it does not fit
     plan: str  # JSON, for status and `swiftlmctl plan`
     forced: bool = False
+    expanded_bytes: int = 0  # of `needed_bytes`: what float32 weights take above quantized ones
     price_request: PriceRequest = free_of_charge
     environment: Mapping[str, str] = field(default_factory=dict)
     sampling: m.Sampling = field(default_factory=m.Sampling)  # where a request says nothing

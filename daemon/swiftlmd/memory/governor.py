@@ -2,9 +2,9 @@
 
 Rules. Every verdict is computed from the newest readings; nothing latches. One bad reading is a
 spike and moves nothing; two in a row do. Leaving a level takes readings below a lower mark for a
-while. Shrinking comes before refusing, in this order: MLX's buffer pool, prefix cache, expert
-slots, refuse what is new, evict idle models. What the kernel charges the processes counts, not what
-MLX says. No clock is read and no memory freed here: both are handed in and out.
+while. Shrinking comes before refusing, in this order: MLX's buffer pool, prefix cache, float32
+weights, expert slots, refuse what is new, evict idle models. What the kernel charges the processes
+counts, not what MLX says. No clock is read and no memory freed here: both are handed in and out.
 """
 
 from __future__ import annotations
@@ -29,11 +29,17 @@ class Action(StrEnum):
 
     CLEAR_POOL = "clear buffer pool"
     SHRINK_PREFIX = "shrink prefix cache"
+    PACK_WEIGHTS = "quantize expanded weights again"
     SHRINK_SLOTS = "shrink expert slots"
     EVICT_IDLE = "evict idle models"
 
 
-_SOFT_ACTIONS = (Action.CLEAR_POOL, Action.SHRINK_PREFIX, Action.SHRINK_SLOTS)
+_SOFT_ACTIONS = (
+    Action.CLEAR_POOL,
+    Action.SHRINK_PREFIX,
+    Action.PACK_WEIGHTS,
+    Action.SHRINK_SLOTS,
+)
 
 
 @dataclass(frozen=True, slots=True)

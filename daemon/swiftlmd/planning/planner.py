@@ -103,6 +103,7 @@ class ModelPlanner:
             refusal=f"model '{model.name}' {plan.summary}",
             plan=json.dumps(plan.to_json()),
             forced=plan.forced,
+            expanded_bytes=plan.expansion.added_bytes if plan.expansion else 0,
             price_request=plan.request_bytes,
             environment=plan.environment,
             sampling=sampling,
@@ -145,7 +146,7 @@ class ModelPlanner:
         dtype = plan.request.dtype
         measured = calibrated(kept.record, plan.facts, limits.accelerator, dtype)
         better = make_plan(plan.facts, request, limits, measured)
-        return better if better.strategy is plan.strategy else plan
+        return better if load_conditions(better) == kept.manner else plan
 
     def _read(self, folder: Path) -> ModelFacts:
         """The folder's facts, read again only when something in it changed."""
@@ -228,7 +229,9 @@ def asked_split(settings: Settings) -> Split | None:
 
 def load_conditions(plan: Plan) -> Manner:
     """What a record must have been measured as, to say something of this plan."""
-    return Manner(plan.strategy.value, plan.request.dtype or plan.facts.dtype, plan.gpu_layers)
+    dtype = plan.request.dtype or plan.facts.dtype
+    expanded = plan.expansion.note if plan.expansion else ""
+    return Manner(plan.strategy.value, dtype, plan.gpu_layers, expanded)
 
 
 def _stream_mode(plan: Plan) -> str:

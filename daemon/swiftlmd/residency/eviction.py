@@ -12,10 +12,11 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from swiftlm_proto import messages as m
 from swiftlmd.clock import Clock
-from swiftlmd.engines.placement import Placement, Planner
+from swiftlmd.engines.placement import Placement, Planner, without_expansion
 from swiftlmd.faults import Kind, MemoryFull, ServiceError
 from swiftlmd.residency.resident import Resident, State
 
@@ -27,6 +28,13 @@ _RETRY_AFTER_S = 10  # other models are in the way: one may have left by then
 _EVERYTHING = 2**60  # bytes: as if no other program held memory
 
 StopResident = Callable[[Resident, m.Fault], asyncio.Task[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Packing:
+    """Models whose float32 weights are to be quantized again, with the bytes that gives back."""
+
+    freed: tuple[tuple[Resident, int], ...]
 
 
 class Evictor:
@@ -57,7 +65,10 @@ class Evictor:
                 found = await self._decide(newcomer)
             if isinstance(found, Placement):
                 return found
-            await self._see_off(found, newcomer)
+            if isinstance(found, _Packing):
+                await self._pack(found, newcomer)
+            else:
+                await self._see_off(found, newcomer)
 
     async def check(self, newcomer: Resident, replaced: Resident) -> None:
         """Raises the refusal that `newcomer` would meet in the place of `replaced`."""
@@ -66,6 +77,8 @@ class Evictor:
             placement = await self._place(newcomer, [replaced])
             if self._suits(newcomer, placement, [replaced]):
                 return
+            if await self._packing_for(newcomer, placement, [replaced]):
+                return
             if not await self._leaving_for(newcomer, [replaced]):
                 raise await self._refusal(newcomer, placement)
 
@@ -73,8 +86,9 @@ class Evictor:
         """An engine is gone; the kernel may show its memory a little later."""
         self._returned.append((self._clock.now(), num_bytes))
 
-    async def _decide(self, newcomer: Resident) -> Placement | list[Resident]:
-        """The placement, or who must leave first: none, when memory is just coming back."""
+    async def _decide(self, newcomer: Resident) -> Placement | _Packing | list[Resident]:
+        """The placement, or what must happen first: float32 weights are given up, or models leave
+        (none of them, when memory is just coming back)."""
         if self._memory_is_short() and not newcomer.force:
             message = f"memory is at its hard limit, so '{newcomer.name}' is not loaded now"
             raise MemoryFull(f"{message}; try again later", retry_after_s=_RETRY_AFTER_S)
@@ -85,6 +99,8 @@ class Evictor:
             settled = await self._place(newcomer, returning_bytes=returning)
             if self._suits(newcomer, settled):
                 return []
+        if packing := await self._packing_for(newcomer, placement):
+            return _given_up(packing)
         if leaving := await self._leaving_for(newcomer):
             _booked(newcomer, placement)
             for victim in leaving:
@@ -108,19 +124,22 @@ class Evictor:
         newcomer: Resident,
         gone: Sequence[Resident] = (),
         *,
+        packing: Sequence[Resident] = (),
         force: bool = False,
         returning_bytes: int = 0,
     ) -> Placement:
         """The verdict when `gone` have left: beside what is here then, and what is booked."""
         here, booked = self._kept(newcomer, gone)
         others = self._others(newcomer)
+        packed = sum(resident.expanded_bytes for resident in packing)
+        returning_bytes += packed
         now = _memory(r for r in others if r in gone) + returning_bytes
         later = _memory(r for r in others if r in gone or self._is_leaving(r, newcomer))
         claims = _priced(r for r in booked if not r.holds_memory)
         return await self._planner.place(
             newcomer.stored,
             newcomer.loaded_as,
-            held_bytes=max(_priced(here), _priced(booked)),
+            held_bytes=max(_priced(here), _priced(booked)) - packed,
             returning_bytes=min(now, later + returning_bytes - claims),
             force=force,
         )
@@ -145,6 +164,50 @@ class Evictor:
         since = self._clock.now() - _SETTLE_S
         self._returned = [(when, size) for when, size in self._returned if when > since]
         return sum(size for _, size in self._returned)
+
+    async def _packing_for(
+        self, newcomer: Resident, placement: Placement, gone: Sequence[Resident] = ()
+    ) -> list[Resident]:
+        """Whose float32 weights are to be quantized again: the fewest that make room, or all where
+        no model's leaving would do without. None where it does not help."""
+        found = [r for r in self._staying(newcomer, gone) if r.expanded_bytes]
+        if placement.fits or not found:
+            return []
+        found.sort(key=lambda r: (r.leases > 0, r.used_at))
+        for count in range(1, len(found) + 1):
+            placement = await self._place(newcomer, gone, packing=found[:count])
+            if self._suits(newcomer, placement, gone):
+                return found[:count]
+        leaving = [*gone, *(r for r in self._candidates(newcomer) if r not in gone)]
+        if await self._suits_without(newcomer, leaving):
+            return []
+        found = [r for r in found if r not in leaving]
+        placement = await self._place(newcomer, leaving, packing=found)
+        return found if self._suits(newcomer, placement, leaving) else []
+
+    def _staying(self, newcomer: Resident, gone: Sequence[Resident]) -> list[Resident]:
+        return [
+            resident
+            for resident in self._others(newcomer)
+            if resident.state is State.READY
+            and resident not in gone
+            and not self._is_leaving(resident, newcomer)
+        ]
+
+    async def _pack(self, packing: _Packing, newcomer: Resident) -> None:
+        """Until these models are loaded again."""
+        for resident, freed in packing.freed:
+            if resident.engine is None:
+                continue
+            try:
+                await resident.engine.client.cache(m.CacheRequest(expanded=False))
+            except ServiceError as error:
+                log.warning("weights stay float32 model=%s: %s", resident.name, error)
+                resident.priced_bytes += freed
+                continue
+            resident.plan = without_expansion(resident.plan)
+            self.returned(freed)
+            log.info("weights quantized again model=%s for=%s", resident.name, newcomer.name)
 
     async def _leaving_for(
         self, newcomer: Resident, gone: Sequence[Resident] = ()
@@ -268,10 +331,20 @@ class Evictor:
 def _booked(newcomer: Resident, placement: Placement) -> Placement:
     placement.request.force = newcomer.force
     newcomer.priced_bytes = placement.needed_bytes
+    newcomer.expanded_bytes = placement.expanded_bytes
     newcomer.price_request = placement.price_request
     newcomer.plan = placement.plan
     newcomer.sampling = placement.sampling
     return placement
+
+
+def _given_up(packing: Sequence[Resident]) -> _Packing:
+    """Booked at once: no other load counts on the same bytes."""
+    freed = tuple((resident, resident.expanded_bytes) for resident in packing)
+    for resident, num_bytes in freed:
+        resident.priced_bytes -= num_bytes
+        resident.expanded_bytes = 0
+    return _Packing(freed)
 
 
 def _are_claimed(victims: Sequence[Resident], newcomer: Resident) -> bool:

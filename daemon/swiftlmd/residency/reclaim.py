@@ -10,7 +10,7 @@ from swiftlmd.engines.engine import Engine
 from swiftlmd.faults import ServiceError
 from swiftlmd.memory import Action
 from swiftlmd.residency.residency import Residency
-from swiftlmd.residency.resident import State
+from swiftlmd.residency.resident import Resident, State
 
 log = logging.getLogger(__name__)
 
@@ -36,30 +36,36 @@ class EngineReclaimer:
             engine = resident.engine
             if resident.state is State.READY and engine is not None:
                 try:
-                    await self._ask(engine, action)
+                    await self._ask(resident, engine, action)
                 except ServiceError as error:
                     log.debug("engine gave nothing back model=%s: %s", resident.name, error)
 
     async def restore(self) -> None:
-        """Memory is calm: prefix caches and slots may have their planned size again.
+        """Memory is calm: prefix caches, weights and slots may have their planned size again.
 
         An engine that cannot be asked now is asked at the next call.
         """
-        engines = {r.engine.pid: r.engine for r in self._residency.residents if r.engine}
+        residents = {r.engine.pid: r for r in self._residency.residents if r.engine}
         for pid, request in list(self._shrunk.items()):
             del self._shrunk[pid]
-            if pid in engines:
+            resident = residents.get(pid)
+            if resident is not None and resident.engine is not None:
+                if not resident.expanded_bytes:  # they have made room for another model
+                    request.expanded = None
                 try:
-                    await engines[pid].client.cache(request)
+                    await resident.engine.client.cache(request)
                 except ServiceError as error:
                     self._shrunk[pid] = request
                     log.debug("engine stays small pid=%d: %s", pid, error)
 
-    async def _ask(self, engine: Engine, action: Action) -> None:
+    async def _ask(self, resident: Resident, engine: Engine, action: Action) -> None:
         if action is Action.CLEAR_POOL:
             await engine.client.cache(m.CacheRequest(clear_pool=True))
         elif action is Action.SHRINK_PREFIX:
             await self._halve_prefix(engine)
+        elif action is Action.PACK_WEIGHTS and resident.expanded_bytes:
+            self._shrunk.setdefault(engine.pid, m.CacheRequest()).expanded = True
+            await engine.client.cache(m.CacheRequest(expanded=False))
         elif action is Action.SHRINK_SLOTS:
             await self._take_slots(engine)
 

@@ -51,6 +51,7 @@ class Resident:
     attending: asyncio.Task[None] | None = None  # from ready to gone
     engine: Engine | None = None
     priced_bytes: int = 0
+    expanded_bytes: int = 0  # of those, what quantizing its weights again would give back
     price_request: PriceRequest = free_of_charge
     plan: str = ""
     sampling: m.Sampling = field(default_factory=m.Sampling)  # where a request says nothing

@@ -51,6 +51,9 @@ class ExpandedWeights:
 
     @property
     def note(self) -> str:
+        """For `load` and `status`: how it is now."""
+        if not self.expanded:
+            return "weights are quantized again, since memory is short: slower than when loaded"
         whole = not any(True for _ in _packed(self._model, _EVERYTHING))
         what = "weights" if whole else "some of the weights"
         return f"{what} expanded to float32: {gigabytes(self.expanded_bytes)}"

@@ -79,8 +79,6 @@ def load_weights(
         needed = take_share(model, place)
         notes = (*notes, place.note)
     expanded = _expanded(model, folder, dtype, device, expand, report)
-    if expanded is not None:
-        notes = (*notes, expanded.note)
     weight_bytes = _read_weights(needed, report)
     return LoadedWeights(
         model,

@@ -41,7 +41,7 @@ class StatsReader:
         scheduler, counters = engine.scheduler, engine.counters
         cache = prefix.stats()
         now = time.monotonic()
-        streaming = self._session.streaming
+        streaming, expanded = self._session.streaming, self._session.expanded
         return m.EngineStats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
@@ -64,6 +64,7 @@ class StatsReader:
             prefix_cache_bytes=prefix.nbytes,
             prefix_cache_hits=cache.num_hits,
             prefix_cache_misses=cache.num_misses,
+            weights_note=expanded.note if expanded else "",
             extra=holdings(self._session),
             stream_counters=json.dumps(streaming.to_json()) if streaming else "",
         )

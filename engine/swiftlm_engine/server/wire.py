@@ -278,6 +278,7 @@ def loaded_model(facts: LoadedModelInfo) -> m.LoadedModel:
         reasoning=facts.reasoning,
         tool_format=facts.tool_format,
         notes=list(facts.notes),
+        weights_note=facts.weights_note,
         kv_report=json.dumps(facts.kv_report),
     )
 

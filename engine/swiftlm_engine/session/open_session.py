@@ -268,6 +268,7 @@ def _facts(
         limits.prefill_chunk,
         kv.facts.fingerprint,
         (*weights.notes, *kv.notes, *_streaming_notes(options, weights.streaming)),
+        weights.expanded.note if weights.expanded else "",
         kv.report(),
         vision,
         text.format.reasons,

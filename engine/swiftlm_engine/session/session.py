@@ -38,6 +38,7 @@ class LoadedModelInfo:
     prefill_chunk: int
     fingerprint: str
     notes: tuple[str, ...] = ()
+    weights_note: str = ""
     kv_report: dict[str, object] = field(default_factory=dict)
     vision: bool = False
     reasoning: bool = False  # its template knows thoughts

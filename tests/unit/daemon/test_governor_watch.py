@@ -102,6 +102,7 @@ async def test_refusal_has_tried_everything_first() -> None:
     assert machine.done == [
         Action.CLEAR_POOL,
         Action.SHRINK_PREFIX,
+        Action.PACK_WEIGHTS,
         Action.SHRINK_SLOTS,
         Action.EVICT_IDLE,
     ]

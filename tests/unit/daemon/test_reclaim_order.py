@@ -26,11 +26,14 @@ class Caches:
         self.budget_bytes = budget_bytes
         self.slots: list[int] = []
         self.cleared = 0
+        self.expanded: list[bool] = []
 
     async def cache(self, request: m.CacheRequest) -> m.CacheReply:
         self.cleared += request.clear_pool
         if request.resize_bytes is not None:
             self.budget_bytes = request.resize_bytes
+        if request.expanded is not None:
+            self.expanded.append(request.expanded)
         if request.expert_slots is not None:
             self.slots.append(request.expert_slots)
         return m.CacheReply(stats=json.dumps({"budget_bytes": self.budget_bytes}))
@@ -115,3 +118,23 @@ async def test_a_cache_that_could_not_grow_back_is_asked_again() -> None:
     assert world.caches[0].budget_bytes == 20 * GB
     await world.reclaimer.restore()
     assert world.caches[0].budget_bytes == 40 * GB
+
+
+async def test_float32_weights_are_packed_before_a_model_leaves_and_expand_again(
+    world: World,
+) -> None:
+    world.residents[0].expanded_bytes = GB
+    for action in (Action.CLEAR_POOL, Action.SHRINK_PREFIX, Action.PACK_WEIGHTS):
+        await world.reclaimer.reclaim(action)
+    assert [caches.expanded for caches in world.caches] == [[False], []]
+    assert world.evicted == 0
+    await world.reclaimer.restore()
+    assert [caches.expanded for caches in world.caches] == [[False, True], []]
+
+
+async def test_weights_that_made_room_for_another_model_stay_packed(world: World) -> None:
+    world.residents[0].expanded_bytes = GB
+    await world.reclaimer.reclaim(Action.PACK_WEIGHTS)
+    world.residents[0].expanded_bytes = 0  # another model was loaded into their place
+    await world.reclaimer.restore()
+    assert world.caches[0].expanded == [False]

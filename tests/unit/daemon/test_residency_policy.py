@@ -119,3 +119,46 @@ async def test_crashes_that_lie_long_back_do_not_count(world: World) -> None:
         world.launcher.engines["a"].die(-9)
         await world.clock.advance(301)
     assert world.loaded() == {"a"}
+
+
+async def test_float32_weights_make_room_before_a_model_leaves(world: World) -> None:
+    world.planner.expanded = {"a": 3 * GB, "b": GB}
+    await world.use("a")
+    await world.use("b")
+    world.store.models["small"] = stored_model("small", 2 * GB)
+    await use_in_time(world, "small")  # 1 GB is free
+    assert world.loaded() == {"a", "b", "small"}
+    priced = {r.name: r.priced_bytes for r in world.residency.residents}
+    assert priced == {"a": 3 * GB, "b": 6 * GB, "small": 2 * GB}  # the longest unused gave back
+
+
+async def test_float32_weights_stay_where_giving_them_back_would_not_do(world: World) -> None:
+    world.planner.expanded = {"a": GB, "b": GB}
+    await world.use("a")
+    await world.clock.advance(10)
+    await world.use("b")
+    await world.clock.advance(10)
+    await use_in_time(world, "c")  # 6 GB: a model has to leave, and that is enough
+    assert world.loaded() == {"b", "c"}
+    assert {r.expanded_bytes for r in world.residency.residents if r.name == "b"} == {GB}
+
+
+async def test_pinned_models_give_float32_weights_back_before_a_load_is_refused(
+    world: World,
+) -> None:
+    world.planner.expanded = {"a": 3 * GB, "b": 3 * GB}
+    for name in ("a", "b"):
+        await world.use(name)
+        world.residency.pin(name, True)
+    world.store.models["big"] = stored_model("big", 7 * GB)
+    await use_in_time(world, "big")
+    assert world.loaded() == {"a", "b", "big"}
+
+
+async def test_a_model_that_cannot_fit_leaves_the_others_as_they_are(world: World) -> None:
+    world.planner.expanded = {"a": GB}
+    await world.use("a")
+    world.store.models["huge"] = stored_model("huge", 40 * GB)
+    with pytest.raises(ServiceError):
+        await use_in_time(world, "huge")
+    assert {r.expanded_bytes for r in world.residency.residents if r.name == "a"} == {GB}

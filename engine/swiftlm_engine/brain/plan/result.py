@@ -244,6 +244,7 @@ class Plan:
             return None
         return {
             "note": self.expansion_note,
+            "expanded": expansion.note,
             "expanded_bytes": expansion.expanded_bytes,
             "added_bytes": expansion.added_bytes,
             "head": expansion.head,

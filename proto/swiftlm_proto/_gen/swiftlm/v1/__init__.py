@@ -1076,6 +1076,11 @@ class EngineStats(betterproto2.Message):
     of those, held in compressed form
     """
 
+    weights_note: "str" = betterproto2.field(27, betterproto2.TYPE_STRING)
+    """
+    as LoadedModel's, as it is now
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "EngineStats", EngineStats)
 
@@ -1464,6 +1469,11 @@ class LoadedModel(betterproto2.Message):
     kv_report: "str" = betterproto2.field(18, betterproto2.TYPE_STRING)
     """
     JSON: per-layer format, bytes per token
+    """
+
+    weights_note: "str" = betterproto2.field(20, betterproto2.TYPE_STRING)
+    """
+    which quantized weights are float32, and what that gains
     """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from swiftlm_engine.brain.facts import Block
 from swiftlm_engine.brain.ledger import EntryKind
 from swiftlm_engine.brain.plan import Accelerator, CpuWeights, MachineLimits, PlanRequest, Strategy
 from swiftlm_engine.brain.plan.expansion import expand_all, expand_within
+from swiftlmd.calibration.store import Manner
+from swiftlmd.engines.placement import without_expansion
+from swiftlmd.planning.planner import load_conditions
 
 GB = 10**9
 SMALL: dict[str, Any] = {
@@ -165,3 +169,26 @@ def test_predictions_know_expanded_weights(small: facts.ModelFacts) -> None:
     kept = plan.make_plan(small, KEEP, cpu(16)).speed
     assert expanded.prefill.high > 5 * kept.prefill.high
     assert expanded.decode.low >= kept.decode.low
+
+
+def test_a_plan_whose_weights_were_packed_again_has_lost_that_term(
+    small: facts.ModelFacts,
+) -> None:
+    made = plan.make_plan(small, PlanRequest(), cpu(16))
+    assert made.expansion is not None
+    report = json.loads(without_expansion(json.dumps(made.to_json())))
+    assert sum(term["bytes"] for term in report["terms"]) == report["total_bytes"]
+    assert report["total_bytes"] == made.total_bytes - made.expansion.added_bytes
+    assert report["cpu_weights"] is None
+    kept = json.dumps(plan.make_plan(small, KEEP, cpu(16)).to_json())
+    assert without_expansion(kept) == kept
+
+
+def test_a_record_measured_with_packed_weights_predicts_no_float32(
+    small: facts.ModelFacts,
+) -> None:
+    whole = load_conditions(plan.make_plan(small, PlanRequest(), cpu(16)))
+    part = load_conditions(plan.make_plan(small, PlanRequest(), cpu(2)))
+    kept = load_conditions(plan.make_plan(small, KEEP, cpu(16)))
+    assert len({whole, part, kept}) == 3
+    assert kept == Manner("resident", "float32")  # as records of earlier versions say
