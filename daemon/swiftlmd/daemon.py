@@ -27,7 +27,7 @@ from swiftlmd.admin.socket import OwnerOnlyServer
 from swiftlmd.calibration import CalibrationAdmin, CalibrationStore, Calibrator
 from swiftlmd.clock import Clock, SystemClock
 from swiftlmd.cluster.service import ClusterService
-from swiftlmd.config.http import http_options, key_hashes
+from swiftlmd.config.http import api_keys, http_options
 from swiftlmd.config.live import Changes, LiveConfiguration
 from swiftlmd.config.load import ConfigError
 from swiftlmd.config.settings import Settings
@@ -39,7 +39,9 @@ from swiftlmd.http.app import make_app, make_runner
 from swiftlmd.http.context import CONTEXT, GUARD
 from swiftlmd.http.lan_port import LanPort
 from swiftlmd.http.limits import Exchanges
+from swiftlmd.http.metrics import Metrics
 from swiftlmd.http.security import Guard
+from swiftlmd.http.sessions import Sessions
 from swiftlmd.lifecycle import logs
 from swiftlmd.lifecycle.background_tasks import (
     prove_health,
@@ -103,6 +105,8 @@ class Daemon:
         self._counting = self._settings()  # what was taken over last
         self._guard: Guard | None = None  # of the port, once it listens
         self._lan: LanPort | None = None
+        self._sessions = Sessions()
+        self._metrics = Metrics()
         self._exchanges: Exchanges | None = None  # over the port, once it listens
         readings = system_readings()
         device = system_device(cuda=has_cuda_mlx())
@@ -199,7 +203,7 @@ class Daemon:
         logs.set_level(settings.log_level)
         logs.set_access(settings.log_access)
         if self._guard is not None:
-            self._guard.let_in(key_hashes(settings))
+            self._guard.let_in(api_keys(settings))
             self._guard.answer_to(settings.http_allowed_hosts, settings.http_allowed_origins)
         self._store.reach(from_settings(settings, self._given.environ, Path.home()))
         self._governor.set_budget(self._machine.measure_budget())
@@ -217,7 +221,14 @@ class Daemon:
         sockets.push_async_callback(_close, server)
         self._lan = lan = LanPort(self._settings(), given.paths.state / "tls")
         options = http_options(self._settings(), lan.authority)
-        app = make_app(self._service, options, admin=admin, store=store)
+        app = make_app(
+            self._service,
+            options,
+            self._metrics,
+            admin=admin,
+            store=store,
+            sessions=self._sessions,
+        )
         self._guard = app[GUARD]
         self._exchanges = app[CONTEXT].exchanges
         runner = make_runner(app)
@@ -296,6 +307,8 @@ class Daemon:
             shut_down=self.ask_to_stop,
             took_over=self._took_over,
             calibration=CalibrationAdmin(self._calibrator),
+            sessions=self._sessions,
+            metrics=self._metrics,
         )
 
     def _store_service(self) -> StoreService:

@@ -81,7 +81,7 @@ async def test_a_device_pairs_over_the_address_that_the_network_sees():
     async with live_daemon.home("hollow") as home:
         digest = hashlib.sha256(b"trusted").hexdigest()
         home.paths.config_file.parent.mkdir(parents=True, exist_ok=True)
-        home.paths.config_file.write_text(f'[http.keys]\nscreen = "sha256:{digest}"\n')
+        home.paths.config_file.write_text(f'[http.keys]\nscreen = "sha256:{digest};admin"\n')
         async with (
             live_daemon.daemon(home, http__host="0.0.0.0"),
             aiohttp.ClientSession(headers={"Content-Type": "application/json"}) as http,

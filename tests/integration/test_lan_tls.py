@@ -40,7 +40,7 @@ async def answer(url: str, trusted: ssl.SSLContext | bool, **headers: str) -> tu
 async def test_the_network_gets_https_and_this_machine_plain_http(tmp_path: Path) -> None:
     async with live_daemon.home("hollow") as home:
         async with live_daemon.daemon(home) as daemon:
-            key = (await daemon.admin.add_key(m.AddKeyRequest(name="phone"))).key
+            key = (await daemon.admin.add_key(m.AddKeyRequest(name="desk", admin=True))).key
         port = free_port()
         home.environ |= {"SWIFTLM_HTTP_HOST": "0.0.0.0", "SWIFTLM_HTTP_TLS": "auto"}
         home.environ["SWIFTLM_HTTP_TLS_PORT"] = str(port)

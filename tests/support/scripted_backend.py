@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
 from swiftlmd.http.app import make_app, make_runner
+from swiftlmd.http.sessions import Sessions
 
 MODEL = "scripted-1"
 EMBEDDER = "scripted-embed"
@@ -187,10 +189,15 @@ async def serve(
     options: HttpOptions | None = None,
     admin: m.AdminBase | None = None,
     store: m.StoreBase | None = None,
+    sessions: Sessions | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[Server]:
     """A real aiohttp server on a free loopback port, as the daemon runs it."""
     backend = backend or ScriptedBackend()
-    app = make_app(backend, options or HttpOptions(port=0), admin=admin, store=store)
+    options = options or HttpOptions(port=0)
+    app = make_app(
+        backend, options, clock=clock, admin=admin, store=store, sessions=sessions or Sessions()
+    )
     runner = make_runner(app)
     await runner.setup()
     try:

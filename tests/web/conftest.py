@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from companion import Machine
 
+from swiftlmd.http.sessions import COOKIE, Sessions
+
 playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -23,7 +25,16 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture
-async def page():
+def sessions(monkeypatch):
+    """Those of every scripted daemon of the test."""
+    shared = Sessions()
+    monkeypatch.setattr("scripted_backend.Sessions", lambda: shared)
+    return shared
+
+
+@pytest.fixture
+async def page(sessions):
+    """The owner's browser, as `swiftlmctl open` leaves it."""
     async with playwright.async_playwright() as driver:
         # The BLAS that tests preload for MLX crashes a browser.
         environ = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
@@ -31,6 +42,8 @@ async def page():
             executable_path=str(CHROMIUM), args=FLAGS, env=environ
         )
         context = await browser.new_context(viewport={"width": 1440, "height": 900})
+        value = sessions.begin(sessions.offer())
+        await context.add_cookies([{"name": COOKIE, "value": value, "url": "http://127.0.0.1"}])
         page = await context.new_page()
         page.set_default_timeout(8000)
         yield page

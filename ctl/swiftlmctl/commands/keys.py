@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from html import escape
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from swiftlm_proto.paths import locate
 from swiftlmctl.commands.options import Json
 
 Name = Annotated[str, typer.Argument(help="What the key is for: a device, a program.")]
@@ -17,6 +21,40 @@ def register(app: typer.Typer) -> None:
     group.command()(add)
     group.command()(remove)
     app.add_typer(group, name="keys")
+    app.command("open")(open_page)
+
+
+def open_page(
+    show: Annotated[bool, typer.Option("--print", help="Print the address; open nothing.")] = False,
+) -> None:
+    """Open the web page as the owner: it may then change settings and keys.
+
+    The address in it works once, for a minute, on this machine.
+    """
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, output
+
+    async def verb(daemon: client.Daemon) -> m.OpenSessionReply:
+        return await daemon.admin.open_session(m.OpenSessionRequest())
+
+    url = client.call(verb).url
+    if show:
+        output.say(url)
+        return
+    import webbrowser
+
+    page = locate().state / "open.html"
+    _write_privately(page, url)
+    if not webbrowser.open(page.as_uri()):
+        output.say(f"no browser was found; open this address within a minute: {url}")
+
+
+def _write_privately(page: Path, url: str) -> None:
+    """A page that goes to `url`: on a command line every user of the machine could read it."""
+    page.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    page.unlink(missing_ok=True)
+    with open(page, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(url)}">')
 
 
 def list_keys(json: Json = False) -> None:
@@ -39,13 +77,26 @@ def list_keys(json: Json = False) -> None:
         output.say("no key is asked for")
 
 
-def add(name: Name, json: Json = False) -> None:
+def add(
+    name: Name,
+    admin: Annotated[
+        bool,
+        typer.Option("--admin", help="It may also change settings and keys, remove, and stop."),
+    ] = False,
+    expires: Annotated[
+        str, typer.Option(help="Time after which the key is refused, for example 30d.")
+    ] = "",
+    json: Json = False,
+) -> None:
     """Make a key and show it, this once."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
 
+    lasts_s = _lasts_s(expires)
+
     async def verb(daemon: client.Daemon) -> m.AddKeyReply:
-        return await daemon.admin.add_key(m.AddKeyRequest(name=name))
+        request = m.AddKeyRequest(name=name, admin=admin, expires_in_s=lasts_s)
+        return await daemon.admin.add_key(request)
 
     made = client.call(verb)
     client.check(made.fault)
@@ -53,6 +104,13 @@ def add(name: Name, json: Json = False) -> None:
         output.show_json({"name": made.name, "key": made.key})
     else:
         output.say(made.key)
+
+
+def _lasts_s(text: str) -> int:
+    """Seconds; 0 = for ever."""
+    from swiftlmctl.commands.durations import seconds
+
+    return int(seconds(text)) if text else 0
 
 
 def remove(name: Name) -> None:

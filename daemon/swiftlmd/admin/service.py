@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any  # JSON values
 
@@ -25,6 +27,8 @@ from swiftlmd.config.live import Changes, ConfigEntry, LiveConfiguration
 from swiftlmd.config.load import ConfigError, unknown_option
 from swiftlmd.engines.placement import Planner
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
+from swiftlmd.http.metrics import Metrics
+from swiftlmd.http.sessions import Sessions
 from swiftlmd.lifecycle.supervisor import Supervisor
 from swiftlmd.serving.service import Service
 from swiftlmd.store import ModelStore
@@ -56,6 +60,8 @@ class AdminService(m.AdminBase):
         shut_down: Callable[[float | None, bool], None],
         took_over: Callable[[Changes], None],
         calibration: CalibrationAdmin,
+        sessions: Sessions,
+        metrics: Metrics,
     ) -> None:
         self._service = service
         self._store = store
@@ -68,6 +74,8 @@ class AdminService(m.AdminBase):
         self._doctor = doctor
         self._planner = planner
         self._calibration = calibration
+        self._sessions = sessions
+        self._metrics = metrics
         self._log_folder = log_folder
 
     async def status(self, message: m.StatusRequest) -> m.DaemonStatus:
@@ -119,7 +127,9 @@ class AdminService(m.AdminBase):
     async def add_key(self, message: m.AddKeyRequest) -> m.AddKeyReply:
         try:
             async with self._changing_keys:
-                name, key, changes = await asyncio.to_thread(self._keys.add, message.name)
+                until = int(time.time()) + message.expires_in_s if message.expires_in_s else 0
+                add = partial(self._keys.add, is_admin=message.admin, expires_at=until)
+                name, key, changes = await asyncio.to_thread(add, message.name)
         except (ServiceError, ConfigError) as error:
             return m.AddKeyReply(fault=_fault(error))
         self._took_over(changes)
@@ -133,6 +143,10 @@ class AdminService(m.AdminBase):
             return m.RemoveKeyReply(fault=_fault(error))
         self._took_over(changes)
         return m.RemoveKeyReply()
+
+    async def open_session(self, message: m.OpenSessionRequest) -> m.OpenSessionReply:
+        status = await self._service.status()
+        return m.OpenSessionReply(url=self._sessions.address(status.http_address))
 
     async def list_models(self, message: m.ListModelsRequest) -> m.ListModelsReply:
         return m.ListModelsReply(models=await self._service.list_models())
@@ -210,13 +224,15 @@ class AdminService(m.AdminBase):
 
     async def generate(self, message: m.AdminGenerateRequest) -> AsyncIterator[m.SequenceEvent]:
         request = message.request or m.GenerateRequest()
+        request.client = "swiftlmctl"
         try:
-            events = self._service.generate(
-                message.model, request, route="admin", client="swiftlmctl"
-            )
-            async with aclosing(events):
-                async for event in events:
-                    yield event
+            name = await self._service.named(message.model)
+            with self._metrics.generation("admin", name) as tally:
+                events = self._service.generate(name, request, route="admin", client="swiftlmctl")
+                async with aclosing(events):
+                    async for event in events:
+                        tally.note(event)
+                        yield event
         except ServiceError as error:
             finished = m.Finished(reason=m.FinishedReason.ERROR, fault=error.to_fault())
             yield m.SequenceEvent(request_id=request.request_id, finished=finished)

@@ -18,7 +18,7 @@ def http_options(settings: Settings, authority: Path | None = None) -> HttpOptio
     options = HttpOptions(
         host=settings.http_host,
         port=settings.http_port,
-        api_key_hashes=key_hashes(settings),
+        api_keys=api_keys(settings),
         cors_origins=settings.http_allowed_origins,
         allowed_hosts=settings.http_allowed_hosts,
         tls_port=settings.http_tls_port if encrypted else 0,
@@ -36,21 +36,58 @@ def http_options(settings: Settings, authority: Path | None = None) -> HttpOptio
     return options
 
 
+def api_keys(settings: Settings) -> tuple[ApiKey, ...]:
+    """Every key that is let in; those without a name may use the service, not administer it."""
+    unnamed = (ApiKey(bare_hash(key)) for key in settings.http_api_keys)
+    named = (_named_key(name, text) for name, text in settings.http_keys.items())
+    return (*unnamed, *named)
+
+
 def key_hashes(settings: Settings) -> tuple[str, ...]:
     """sha256 of every key that is let in, in hex."""
-    return tuple(map(bare_hash, (*settings.http_api_keys, *settings.http_keys.values())))
+    return tuple(key.digest for key in api_keys(settings))
+
+
+def _named_key(name: str, text: str) -> ApiKey:
+    """`sha256:HASH`, and what `keys add` wrote behind it: `;admin`, `;until=SECONDS`."""
+    digest, *notes = text.split(";")
+    is_admin, expires_at = False, NEVER
+    for note in notes:
+        if note == "admin":
+            is_admin = True
+        elif note.startswith("until=") and note[6:].isdecimal():
+            expires_at = float(note[6:])
+        else:
+            message = f"http.keys, {name!r}: {note!r} is neither `admin` nor `until=SECONDS`"
+            raise ConfigError(message)
+    return ApiKey(bare_hash(digest), name, is_admin, expires_at)
 
 
 MIB = 1 << 20
+
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """One key that is let in; `digest` is its sha256 in hex."""
+
+    digest: str
+    name: str = ""
+    is_admin: bool = False
+    expires_at: float = NEVER  # seconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
     host: str = "127.0.0.1"
     port: int = HTTP_PORT
-    api_key_hashes: tuple[str, ...] = ()  # sha256 of each key, in hex
+    api_key_hashes: tuple[str, ...] = ()  # sha256 of each key without a name, in hex
+    api_keys: tuple[ApiKey, ...] = ()  # those with a name
     cors_origins: tuple[str, ...] = ()  # "*" = any
     allowed_hosts: tuple[str, ...] = ()  # besides loopback names and the bound one; "*" = any
+    own_hosts: tuple[str, ...] = ()  # names that our own certificate is for
     tls_port: int = 0  # of HTTPS, the only way in from other machines; 0 = plain HTTP at `host`
     authority: Path | None = None  # the certificate that devices are asked to trust
     web: bool = True  # the companion at `/`
@@ -87,7 +124,7 @@ class HttpOptions:
 
     def check(self) -> None:
         """Raises ValueError for an address that must not be served like this."""
-        if not self.loopback and not self.api_key_hashes:
+        if not self.loopback and not (self.api_key_hashes or self.api_keys):
             raise ValueError(
                 f"http.host {self.host!r} can be reached from other machines, and no API key is "
                 "set; add one with `swiftlmctl keys add NAME` or bind 127.0.0.1"

@@ -27,7 +27,9 @@ class Keys:
     def num_unnamed(self) -> int:
         return len(self._configuration.settings.http_api_keys)
 
-    def add(self, name: str) -> tuple[str, str, Changes]:
+    def add(
+        self, name: str, *, is_admin: bool = False, expires_at: int = 0
+    ) -> tuple[str, str, Changes]:
         """The name it got, the key, and what changed; a name in use gets a number."""
         if not name or len(name) > _MAX_NAME or not name.isprintable():
             raise ServiceError(
@@ -37,7 +39,9 @@ class Keys:
         while given in self._configuration.settings.http_keys:
             given, number = f"{name} {number}", number + 1
         key = f"sk-{secrets.token_urlsafe(32)}"
-        kept = {**self._configuration.settings.http_keys, given: key_hash(key)}
+        text = key_hash(key) + (";admin" if is_admin else "")
+        text += f";until={expires_at}" if expires_at else ""
+        kept = {**self._configuration.settings.http_keys, given: text}
         return given, key, self._configuration.set("http.keys", json.dumps(kept))
 
     def remove(self, name: str) -> Changes:

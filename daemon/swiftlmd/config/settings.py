@@ -45,6 +45,8 @@ class Option:
     minimum: float
     maximum: float
     secret: bool
+    local_only: bool  # a path, environment or hashes: never set over HTTP
+    holds_models: bool  # names of models, or paths: no path over HTTP
 
     @property
     def environment_name(self) -> str:
@@ -65,6 +67,8 @@ def _option(
     minimum: float = 0,
     maximum: float = 2**62,
     secret: bool = False,
+    local_only: bool = False,
+    holds_models: bool = False,
 ) -> Any:
     metadata = {
         "form": form,
@@ -74,6 +78,8 @@ def _option(
         "minimum": minimum,
         "maximum": maximum,
         "secret": secret,
+        "local_only": local_only,
+        "holds_models": holds_models,
     }
     if isinstance(default, Mapping):
         frozen = types.MappingProxyType(dict(default))
@@ -100,12 +106,14 @@ class Settings:
         (),
         "Keys that clients must send; kept as hashes. None = no key is asked for.",
         secret=True,
+        local_only=True,
     )
     http_keys: Mapping[str, str] = _option(
         _TABLE,
         {},
         "Named keys beside `api_keys`, each as `sha256:` and its hash; the web page makes them.",
         secret=True,
+        local_only=True,
     )
     http_allowed_hosts: tuple[str, ...] = _option(
         _LIST, (), "Names accepted in the Host header besides loopback ones; * = any."
@@ -147,20 +155,25 @@ class Settings:
         maximum=65535,
     )
     http_tls_certificate: str = _option(
-        _TEXT, "", 'File of the certificate with its chain, for tls = "files".', needs_restart=True
+        _TEXT,
+        "",
+        'File of the certificate with its chain, for tls = "files".',
+        needs_restart=True,
+        local_only=True,
     )
     http_tls_key: str = _option(
-        _TEXT, "", "File of its key, without a passphrase.", needs_restart=True
+        _TEXT, "", "File of its key, without a passphrase.", needs_restart=True, local_only=True
     )
     http_web: bool = _option(_SWITCH, True, "Serve the web page.", needs_restart=True)
 
     models_default: str = _option(
-        _TEXT, "smollm2-135m", "Model of requests that name none, or `default`."
+        _TEXT, "smollm2-135m", "Model of requests that name none, or `default`.", holds_models=True
     )
     models_aliases: Mapping[str, str] = _option(
         _TABLE,
         {"claude-*": "default"},
         "Other names for models; `*` matches anything, the target may be `default`.",
+        holds_models=True,
     )
     models_unknown: str = _option(
         _TEXT,
@@ -169,10 +182,14 @@ class Settings:
         choices=("error", "default"),
     )
     models_folders: tuple[str, ...] = _option(
-        _LIST, (), "Further folders that hold models.", needs_restart=True
+        _LIST, (), "Further folders that hold models.", needs_restart=True, local_only=True
     )
-    models_preload: tuple[str, ...] = _option(_LIST, (), "Models loaded when the daemon starts.")
-    models_pinned: tuple[str, ...] = _option(_LIST, (), "Models that are never evicted.")
+    models_preload: tuple[str, ...] = _option(
+        _LIST, (), "Models loaded when the daemon starts.", holds_models=True
+    )
+    models_pinned: tuple[str, ...] = _option(
+        _LIST, (), "Models that are never evicted.", holds_models=True
+    )
     models_keep_alive: float = _option(
         _DURATION, 1800.0, "Idle time after which a model is unloaded; 0 = at once."
     )
@@ -249,7 +266,10 @@ class Settings:
         choices=("off", "next-router"),
     )
     engine_draft: str = _option(
-        _TEXT, "", "Draft model for speculative decoding, `ngram`, or empty for none."
+        _TEXT,
+        "",
+        "Draft model for speculative decoding, `ngram`, or empty for none.",
+        holds_models=True,
     )
     engine_draft_tokens: int = _option(
         _INTEGER, 0, "Tokens drafted ahead; 0 = 4, with `ngram` 8.", maximum=64
@@ -271,16 +291,20 @@ class Settings:
         choices=("auto", "tensor", "pipeline"),
     )
     engine_environment: Mapping[str, str] = _option(
-        _TABLE, {}, "Environment variables added to engine processes."
+        _TABLE, {}, "Environment variables added to engine processes.", local_only=True
     )
 
     cluster_hosts: tuple[str, ...] = _option(
         _LIST,
         (),
         "Hosts of a group, one per rank: `localhost` first, then names of `agents` or of ssh.",
+        local_only=True,
     )
     cluster_agents: Mapping[str, str] = _option(
-        _TABLE, {}, "Where a host's `swiftlmd join` listens, as `HOST:PORT`; the others use ssh."
+        _TABLE,
+        {},
+        "Where a host's `swiftlmd join` listens, as `HOST:PORT`; the others use ssh.",
+        local_only=True,
     )
     cluster_address: str = _option(_TEXT, "127.0.0.1", "Where remote hosts reach this machine.")
     cluster_lost_after: float = _option(
@@ -293,18 +317,23 @@ class Settings:
 
     calibration_auto: bool = _option(_SWITCH, True, "Measure a model when the machine is idle.")
 
-    hub_endpoint: str = _option(_TEXT, "", "Address of the model hub; empty = huggingface.co.")
+    hub_endpoint: str = _option(
+        _TEXT, "", "Address of the model hub; empty = huggingface.co.", local_only=True
+    )
     hub_home: str = _option(
         _TEXT,
         "",
         "Folder of the hub cache (HF_HOME); empty = the environment's or the usual one.",
         needs_restart=True,
+        local_only=True,
     )
     hub_offline: bool = _option(_SWITCH, False, "Never use the network for models.")
     hub_http_proxy: str = _option(_TEXT, "", "Proxy for http downloads.")
     hub_https_proxy: str = _option(_TEXT, "", "Proxy for https downloads.")
     hub_no_proxy: str = _option(_TEXT, "", "Hosts reached without the proxy.")
-    hub_ca_bundle: str = _option(_TEXT, "", "File of certificates trusted for downloads.")
+    hub_ca_bundle: str = _option(
+        _TEXT, "", "File of certificates trusted for downloads.", local_only=True
+    )
 
     log_level: str = _option(
         _TEXT, "info", "Lowest level that is logged.", choices=("debug", "info", "warning", "error")

@@ -5,12 +5,15 @@ An engine never downloads anything, so the hub libraries are told to stay off th
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
+
+log = logging.getLogger(__name__)
 
 # The CPU wheel of MLX carries a reference BLAS that is 24 x slower in prefill than OpenBLAS.
 _OPENBLAS = (
@@ -34,6 +37,9 @@ _KEPT_BACK = (
     "SWIFTLM_HTTP_API_KEYS",
 )
 
+# No option may set these for a child; what the daemon itself was started with stays.
+_LOADS_CODE = ("LD_", "DYLD_", "PYTHON", "GCONV_PATH", "BASH_ENV", "PERL5")
+
 _ALWAYS = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -51,7 +57,7 @@ def engine_environment(
     platform: str = sys.platform,
     root: Path = Path("/usr"),
 ) -> dict[str, str]:
-    """`base` with what an engine needs; what the caller or the operator set wins."""
+    """`base` with what an engine needs; what the operator added wins, unless it loads code."""
     env = {name: value for name, value in base.items() if name not in _KEPT_BACK} | _ALWAYS
     if base.get("LANG"):
         env["LANG"] = base["LANG"]
@@ -60,8 +66,21 @@ def engine_environment(
         blas = find_openblas(root)
         if blas is not None and "LD_PRELOAD" not in base:
             env["LD_PRELOAD"] = str(blas)
-    env.update(added)
+    env.update(harmless(added))
     return env
+
+
+def harmless(added: Mapping[str, str]) -> dict[str, str]:
+    """`added` without what would make the linker or Python load somebody's code."""
+    kept = {name: value for name, value in added.items() if not loads_code(name)}
+    if left_out := sorted(added.keys() - kept.keys()):
+        log.warning("engine.environment: left out, as it loads code: %s", ", ".join(left_out))
+    return kept
+
+
+def loads_code(name: str) -> bool:
+    """Whether a variable of that name decides what code a process runs."""
+    return name.upper().startswith(_LOADS_CODE)
 
 
 def find_openblas(root: Path = Path("/usr")) -> Path | None:

@@ -18,7 +18,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, cast
-from urllib.parse import urlsplit
 
 import betterproto2
 import grpclib
@@ -31,14 +30,38 @@ from swiftlmd.http.context import CONTEXT, RECORD
 from swiftlmd.http.encoder import waiting
 from swiftlmd.http.errors import invalid, openai_body
 from swiftlmd.http.limits import read_body
+from swiftlmd.http.local_only import check_for_http, hide_environment
 from swiftlmd.http.openai_json import data_event, dumps
 from swiftlmd.http.routes import Route
+from swiftlmd.http.security import Scope, is_own_page
 
 log = logging.getLogger(__name__)
 
-# The web page asks for answers where every client does; what takes a path of this machine's disk
-# is for its owner alone.
-_NOT_HERE = frozenset({"generate", "add", "import", "convert", "repair", "pack"})
+# The web page asks for answers where every client does; what takes a path of this machine's disk,
+# and the owner's session itself, are for the admin socket alone.
+_NOT_HERE = frozenset({"generate", "add", "import", "convert", "repair", "pack", "open_session"})
+
+# What asks for no more than the model dialects do. All else, also what will be added, is the
+# owner's.
+_FOR_USE = frozenset(
+    {
+        "status",
+        "watch_status",
+        "list_models",
+        "load",
+        "unload",
+        "pin",
+        "pull",
+        "plan",
+        "memory",
+        "requests",
+        "calibrations",
+        "get_config",
+        "search",
+        "fit",
+        "usage",
+    }
+)
 
 _STATUSES = {
     grpclib.Status.INVALID_ARGUMENT: 400,
@@ -68,6 +91,7 @@ class Operation:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         refuse_foreign_pages(request)
         message = parse(self.request_type, await read_body(request, request.app[CONTEXT].options))
+        check_for_http(message, is_admin=request[RECORD].is_admin)
         try:
             if self.streams:
                 return await _stream(request, self.call(message))
@@ -77,6 +101,8 @@ class Operation:
         fault = getattr(reply, "fault", None)
         if fault is not None:
             raise from_fault(fault)
+        if isinstance(reply, m.ConfigReply):
+            hide_environment(reply)
         return web.json_response(to_json(reply), dumps=dumps)
 
 
@@ -98,6 +124,7 @@ def routes(service: m.AdminBase | m.StoreBase) -> Iterable[Route]:
             f"For the web page: {name}",
             message=operation.request_type,
             streams=operation.streams,
+            scope=Scope.USE if name in _FOR_USE else Scope.ADMIN,
         )
 
 
@@ -110,7 +137,7 @@ def refuse_foreign_pages(request: web.BaseRequest) -> None:
     """Raises 403 unless the request comes from our own page or from no browser at all."""
     origin = request.headers.get("Origin")
     host = request.headers.get("Host", "")
-    foreign = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+    foreign = origin is not None and not is_own_page(origin, host)
     if foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
         raise ServiceError(
             Kind.INVALID,

@@ -34,11 +34,14 @@ from swiftlmd.http.response_store import ResponseStore
 from swiftlmd.http.resumable_streams import KeptAnswers
 from swiftlmd.http.routes import ROUTES, Handler, Route
 from swiftlmd.http.schema import BodyReader
-from swiftlmd.http.security import Guard
+from swiftlmd.http.security import Guard, Scope
+from swiftlmd.http.sessions import PATH as SESSION_PATH
+from swiftlmd.http.sessions import Sessions
 from swiftlmd.serving.backend import Backend
 
 log = logging.getLogger(__name__)
 
+SCOPES = web.AppKey("scopes", dict[str, Scope])
 OPENAPI = Route("GET", "/openapi.json", "openapi", openapi, "This interface, as OpenAPI")
 _PAGE = (
     Route(
@@ -68,6 +71,7 @@ def make_app(
     clock: Callable[[], float] = time.time,
     admin: m.AdminBase | None = None,
     store: m.StoreBase | None = None,
+    sessions: Sessions | None = None,
 ) -> web.Application:
     """Raises ValueError for options that must not be served (`HttpOptions.check`).
 
@@ -75,7 +79,8 @@ def make_app(
     """
     options.check()
     app = web.Application(middlewares=[_observe, _protect], client_max_size=options.max_body_bytes)
-    app[GUARD] = Guard(options)
+    sessions = sessions or Sessions()
+    app[GUARD] = Guard(options, sessions, clock)
     app[CONTEXT] = parts = AppContext(
         backend=backend,
         options=options,
@@ -96,10 +101,16 @@ def make_app(
 
     app.on_cleanup.append(close)
     app.on_response_prepare.append(_mark)
-    app[ROUTE_TABLE] = _routes(options, admin, store)
+    app[ROUTE_TABLE] = (*_routes(options, admin, store), _session_route(sessions))
+    app[SCOPES] = {route.name: route.scope for route in app[ROUTE_TABLE]}
     for route in app[ROUTE_TABLE]:
         _add(app.router, route)
     return app
+
+
+def _session_route(sessions: Sessions) -> Route:
+    summary = "Begin the session of the owner's browser"
+    return Route("GET", SESSION_PATH, "session", sessions.answer, summary, media="text/html")
 
 
 def _add(router: web.UrlDispatcher, route: Route) -> None:
@@ -209,8 +220,12 @@ async def _answer(request: web.Request, handler: Handler, record: RequestLog) ->
 
 @web.middleware
 async def _protect(request: web.Request, handler: Handler) -> web.StreamResponse:
-    guard = request.app[GUARD]
-    guard.check(request)
+    if request.method == "POST" and request.path.startswith("/api/"):
+        api.refuse_foreign_pages(request)  # told before what the caller may do
+    route = request.app[SCOPES].get(request.match_info.route.name or "", Scope.USE)
+    caller = request.app[GUARD].check(request, route)
+    record = request[RECORD]
+    record.key, record.is_admin = caller.key, caller.scope is Scope.ADMIN
     if request.method == "OPTIONS":
         return web.Response(status=204, headers={"Allow": "GET, HEAD, POST, DELETE, OPTIONS"})
     return await handler(request)

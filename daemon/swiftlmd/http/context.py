@@ -56,6 +56,7 @@ class RequestLog:
     path: str = ""
     client: str = ""  # as the log shows it
     key: str = ""  # the name of the API key that was sent
+    is_admin: bool = False  # the owner, or a key that may administer
     is_logged: bool = False  # its connection has had its line in access.log
     begun: bool = False  # the head of an answer is out
 

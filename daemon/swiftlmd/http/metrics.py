@@ -21,8 +21,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from swiftlm_proto import messages as m
+from swiftlmd.faults import ServiceError
 from swiftlmd.http import streaming
 from swiftlmd.http.context import RequestLog
+from swiftlmd.http.tally import Tally
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -113,6 +115,20 @@ class Metrics:
             yield
         finally:
             self._active.dec()
+
+    @contextmanager
+    def generation(self, route: str, model: str) -> Iterator[Tally]:
+        """Books a generation of another door than HTTP; the block notes its events."""
+        tally, outcome = Tally(), "client_left"
+        try:
+            with self.in_flight():
+                yield tally
+            outcome = tally.outcome()
+        except ServiceError as error:
+            outcome = error.code
+            raise
+        finally:
+            self.book(RequestLog(route=route, model=model, usage=tally.usage()), outcome)
 
     def observe(self, record: RequestLog, status: int, seconds: float) -> None:
         """Counts one request whose connection is done with it."""

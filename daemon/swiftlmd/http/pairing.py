@@ -26,6 +26,7 @@ from swiftlmd.http.errors import invalid
 from swiftlmd.http.openai_json import dumps
 from swiftlmd.http.routes import Route
 from swiftlmd.http.schema import Body
+from swiftlmd.http.security import Scope
 
 OFFER_S = 300.0
 _TRIES, _TRIES_S = 10, 60.0
@@ -82,7 +83,14 @@ class Pairing:
         self._offers = Offers()
 
     def routes(self) -> Iterator[Route]:
-        yield Route("POST", "/api/pair_offer", "api_pair_offer", self.offer, "A token to pair with")
+        yield Route(
+            "POST",
+            "/api/pair_offer",
+            "api_pair_offer",
+            self.offer,
+            "A token to pair with",
+            scope=Scope.ADMIN,
+        )
         yield Route(
             "GET",
             "/authority.crt",

@@ -22,6 +22,7 @@ from swiftlmd.http import tokenize as tokens
 from swiftlmd.http.messages_request import MessagesRequest
 from swiftlmd.http.responses_request import ResponsesRequest
 from swiftlmd.http.schema import Body
+from swiftlmd.http.security import Scope
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -37,6 +38,7 @@ class Route:
     message: type[betterproto2.Message] | None = None  # what the body is where it is no `Body`
     streams: bool = False
     media: str = "application/json"  # of an answer that is not streamed
+    scope: Scope = Scope.USE  # what its callers must be allowed
 
 
 ROUTES = (

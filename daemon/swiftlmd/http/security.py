@@ -9,61 +9,113 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Iterable
-from urllib.parse import urlsplit
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import IntEnum
 
 from aiohttp import web
 
-from swiftlmd.config.http import HttpOptions, is_loopback
+from swiftlmd.config.http import ApiKey, HttpOptions, is_loopback
 from swiftlmd.faults import Kind, ServiceError
+from swiftlmd.http.sessions import PATH as SESSION_PATH
+from swiftlmd.http.sessions import Sessions
 
 # Liveness is asked by supervisors that hold no key, and says nothing about requests or models.
 # The page of the companion is static; it asks for a key itself, or pairs for one.
 OPEN_PATHS = frozenset(
-    {"/", "/health", "/ready", "/sw.js", "/manifest.webmanifest", "/pair", "/authority.crt"}
+    {
+        "/",
+        "/health",
+        "/ready",
+        "/sw.js",
+        "/manifest.webmanifest",
+        "/pair",
+        "/authority.crt",
+        SESSION_PATH,
+    }
 )
 OPEN_FOLDER = "/web/"
 
+
+class Scope(IntEnum):
+    """What a caller may do, and what a route asks for."""
+
+    OPEN = 0  # anybody
+    USE = 1  # ask models, list, load and fetch them by name
+    ADMIN = 2  # change configuration and keys, remove, stop: the owner, and keys meant for it
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    scope: Scope
+    key: str = ""  # the name of the key that was sent
+
+
+_STRANGER = Caller(Scope.OPEN)
 _CORS_METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 
 
 class Guard:
     """Decides from the head of a request alone."""
 
-    def __init__(self, options: HttpOptions) -> None:
+    def __init__(
+        self,
+        options: HttpOptions,
+        sessions: Sessions | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._options = options
-        self._hashes: tuple[str, ...] = ()
+        self._sessions = sessions or Sessions()
+        self._clock = clock
+        self._keys: tuple[ApiKey, ...] = ()
         self._hosts: frozenset[str] = frozenset()
         self._origins: frozenset[str] = frozenset()
-        self.let_in(options.api_key_hashes)
+        self.let_in((*options.api_key_hashes, *options.api_keys))
         self.answer_to(options.allowed_hosts, options.cors_origins)
 
     @property
     def has_keys(self) -> bool:
-        return bool(self._hashes)
+        return bool(self._keys)
 
-    def let_in(self, key_hashes: tuple[str, ...]) -> None:
-        """From now on these keys are right and no others."""
-        self._hashes = tuple(h.removeprefix("sha256:").lower() for h in key_hashes)
+    def let_in(self, keys: Iterable[str | ApiKey]) -> None:
+        """From now on these keys are right and no others; a bare hash is a key without a name."""
+        whole = (ApiKey(key) if isinstance(key, str) else key for key in keys)
+        self._keys = tuple(
+            replace(key, digest=key.digest.removeprefix("sha256:").lower()) for key in whole
+        )
 
     def answer_to(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
         """From now on these names and pages are ours, and no others but the address's own."""
-        self._hosts = frozenset(h.lower() for h in (*hosts, self._options.host))
+        named = (host_name(h) for h in hosts)  # as a browser shows it, perhaps with its port
+        self._hosts = frozenset((*named, self._options.host.lower(), *self._options.own_hosts))
         self._origins = frozenset(o.rstrip("/").lower() for o in origins)
 
-    def check(self, request: web.BaseRequest) -> None:
-        """Raises 403 for a foreign Host or Origin and 401 for a missing or wrong key."""
+    def check(self, request: web.BaseRequest, needed: Scope = Scope.USE) -> Caller:
+        """Raises 403 for a foreign Host or Origin, 401 for a missing or wrong key, and 403 for
+        what is the owner's."""
         self._check_host(request)
         self._check_origin(request)
+        caller = self.caller(request)
         is_open = request.path in OPEN_PATHS or request.path.startswith(OPEN_FOLDER)
-        if request.method != "OPTIONS" and not is_open:
-            self._check_key(request)
+        if request.method == "OPTIONS" or is_open or caller.scope >= needed:
+            return caller
+        raise _no_key() if caller.scope < Scope.USE else _not_owner()
 
     def authorized(self, request: web.BaseRequest) -> bool:
         """Whether the request may see more than liveness (no key configured, or a right one)."""
-        if not self._hashes:
-            return self._options.loopback  # a door to the network never opens by losing its keys
-        return self._key_is_right(_key_of(request))
+        return self.caller(request).scope >= Scope.USE
+
+    def caller(self, request: web.BaseRequest) -> Caller:
+        """Who asks, by the head of the request."""
+        if self._sessions.is_open(request):
+            return Caller(Scope.ADMIN, "owner")
+        if not self._keys:  # a door to the network never opens by losing its keys
+            return Caller(Scope.USE) if self._options.loopback else _STRANGER
+        key = self._key_that_was_sent(_key_of(request))
+        if key is None:
+            return _STRANGER
+        return Caller(Scope.ADMIN if key.is_admin else Scope.USE, key.name)
 
     def cors_headers(self, request: web.BaseRequest) -> dict[str, str]:
         """What a browser needs to let a configured foreign page read the answer."""
@@ -102,7 +154,7 @@ class Guard:
         origin = request.headers.get("Origin")
         if origin is None or self._origin_is_configured(origin):
             return
-        if urlsplit(origin).netloc.lower() == request.headers.get("Host", "").lower() != "":
+        if is_own_page(origin, request.headers.get("Host", "")):
             return
         raise ServiceError(
             Kind.INVALID,
@@ -115,20 +167,51 @@ class Guard:
     def _origin_is_configured(self, origin: str) -> bool:
         return "*" in self._origins or origin.rstrip("/").lower() in self._origins
 
-    def _check_key(self, request: web.BaseRequest) -> None:
-        if not self.authorized(request):
-            raise ServiceError(
-                Kind.INVALID,
-                "this service needs an API key: send `Authorization: Bearer KEY` or `x-api-key`",
-                code="invalid_api_key",
-                status=401,
-            )
-
-    def _key_is_right(self, key: str) -> bool:
-        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+    def _key_that_was_sent(self, sent: str) -> ApiKey | None:
+        digest = hashlib.sha256(sent.encode("utf-8", "surrogateescape")).hexdigest()
+        now = self._clock()
         # Every hash is compared, so the time does not tell which one was near.
-        matches = [hmac.compare_digest(digest, known) for known in self._hashes]
-        return any(matches)
+        found = [key for key in self._keys if hmac.compare_digest(digest, key.digest)]
+        good = [key for key in found if now < key.expires_at]
+        return max(good, key=lambda key: key.is_admin, default=None)
+
+
+def _no_key() -> ServiceError:
+    return ServiceError(
+        Kind.INVALID,
+        "this service needs an API key: send `Authorization: Bearer KEY` or `x-api-key`",
+        code="invalid_api_key",
+        status=401,
+    )
+
+
+def _not_owner() -> ServiceError:
+    return ServiceError(
+        Kind.INVALID,
+        "only the owner of this service may do that: run `swiftlmctl open` on its machine, "
+        "or send a key that was made with `swiftlmctl keys add NAME --admin`",
+        code="owner_only",
+        status=403,
+    )
+
+
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
+
+
+def is_own_page(origin: str, host: str) -> bool:
+    """Whether a page of `origin` is one that was served under `host`; a default port may be left
+    out by either."""
+    scheme, colon, rest = origin.lower().partition("://")
+    if not colon or scheme not in _DEFAULT_PORTS or not host:
+        return False
+    return _with_port(rest.rstrip("/"), scheme) == _with_port(host.strip().lower(), scheme)
+
+
+def _with_port(host: str, scheme: str) -> tuple[str, str]:
+    name, colon, port = host.rpartition(":")
+    if colon and port.isdecimal():
+        return name, port
+    return host, _DEFAULT_PORTS[scheme]
 
 
 def host_name(host: str) -> str:

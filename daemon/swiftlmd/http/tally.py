@@ -7,6 +7,7 @@ client left, its engine died) has the prompt that was started and one token for 
 from __future__ import annotations
 
 from swiftlm_proto import messages as m
+from swiftlmd.http.errors import fault_of
 
 OK = "ok"
 
@@ -19,6 +20,7 @@ class Tally:
     def __init__(self) -> None:
         self._prompts: dict[str, m.Usage] = {}  # by engine request: its choices share the prompt
         self._completions: dict[_Choice, m.Usage] = {}
+        self._fault = ""
 
     def note(self, event: m.SequenceEvent) -> None:
         if event.delta is not None:
@@ -28,9 +30,12 @@ class Tally:
                 prompt_tokens=event.started.prompt_tokens,
                 cached_tokens=event.started.cached_tokens,
             )
-        elif event.finished is not None and event.finished.usage is not None:
-            self._prompts[event.request_id] = event.finished.usage
-            self._completions[event.request_id, event.index] = event.finished.usage
+        elif event.finished is not None:
+            fault = fault_of(event.finished)
+            self._fault = self._fault or (fault.code if fault is not None else "")
+            if event.finished.usage is not None:
+                self._prompts[event.request_id] = event.finished.usage
+                self._completions[event.request_id, event.index] = event.finished.usage
 
     def usage(self) -> m.Usage:
         prompts, completions = self._prompts.values(), self._completions.values()
@@ -40,6 +45,10 @@ class Tally:
             completion_tokens=sum(part.completion_tokens for part in completions),
             reasoning_tokens=sum(part.reasoning_tokens for part in completions),
         )
+
+    def outcome(self) -> str:
+        """By the ends that were noted: the first fault, or that all went well."""
+        return self._fault or OK
 
     def _of(self, choice: _Choice) -> m.Usage:
         return self._completions.setdefault(choice, m.Usage())

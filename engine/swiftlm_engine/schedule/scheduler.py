@@ -300,7 +300,7 @@ class Scheduler:
             return ()
         held = Counter(s.client for s in self._running)
         newcomers = {s.client for s in self._waiting} - held.keys()
-        preempted = []
+        preempted: list[Sequence] = []
         while len(preempted) < len(newcomers) and max(held.values()) > 1:
             victim = self._preempt_youngest()
             held[victim.client] -= 1

@@ -101,3 +101,20 @@ def test_sockets_of_dead_engines_are_removed(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     remove_stale_sockets(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["ctl.sock"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "PYTHONPATH",
+     "PYTHONHOME", "PYTHONSTARTUP", "pythonpath", "GCONV_PATH"],
+)  # fmt: skip
+def test_no_option_decides_what_code_a_child_runs(name, tmp_path):
+    env = engine_environment({"PATH": "/bin"}, {name: "/evil", "MLX_X": "1"}, root=tmp_path)
+    assert "/evil" not in env.values()
+    assert env["MLX_X"] == "1"
+
+
+def test_what_the_daemon_itself_was_started_with_stays(tmp_path):
+    base = {"LD_PRELOAD": "/usr/lib/openblas.so", "PYTHONPATH": "/rooms"}
+    env = engine_environment(base, {"LD_PRELOAD": "/evil"}, platform="linux", root=tmp_path)
+    assert (env["LD_PRELOAD"], env["PYTHONPATH"]) == ("/usr/lib/openblas.so", "/rooms")

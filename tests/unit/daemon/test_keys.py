@@ -6,10 +6,11 @@ import hashlib
 
 import pytest
 
-from swiftlmd.config.http import HttpOptions, key_hashes
+from swiftlmd.config.http import HttpOptions, api_keys, key_hashes
 from swiftlmd.config.keys import Keys
 from swiftlmd.config.live import LiveConfiguration
-from swiftlmd.config.load import load
+from swiftlmd.config.load import ConfigError, load
+from swiftlmd.config.settings import Settings
 from swiftlmd.faults import ServiceError
 from swiftlmd.http.pairing import OFFER_S, Offers
 from swiftlmd.http.security import Guard
@@ -126,3 +127,17 @@ def test_guesses_at_a_pairing_token_are_few(time) -> None:
     assert failure.value.status == 429
     time.now += 61
     offers.take(token)
+
+
+def test_scope_and_expiry_of_a_key_are_kept_with_its_hash(keys, configuration) -> None:
+    keys.add("desk", is_admin=True, expires_at=2_000_000_000)
+    keys.add("phone")
+    found = {key.name: key for key in api_keys(configuration.settings)}
+    assert (found["desk"].is_admin, found["desk"].expires_at) == (True, 2_000_000_000)
+    assert (found["phone"].is_admin, found["phone"].expires_at) == (False, float("inf"))
+
+
+@pytest.mark.parametrize("text", ["sha256:0;root", "sha256:0;until=soon", "sha256:0;"])
+def test_a_note_of_a_key_that_means_nothing_is_an_error(text) -> None:
+    with pytest.raises(ConfigError, match=r"http\.keys, 'x'"):
+        api_keys(Settings(http_keys={"x": text}))

@@ -96,6 +96,8 @@ __all__ = (
     "ModelStatus",
     "ModelStatusState",
     "OfferedModel",
+    "OpenSessionReply",
+    "OpenSessionRequest",
     "OperationEvent",
     "PackModelRequest",
     "Part",
@@ -387,7 +389,15 @@ default_message_pool.register_message("swiftlm.v1", "AddKeyReply", AddKeyReply)
 
 @dataclass(eq=False, repr=False)
 class AddKeyRequest(betterproto2.Message):
+    """
+    admin: may also change configuration and keys, remove models, stop the service.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    admin: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
+
+    expires_in_s: "int" = betterproto2.field(3, betterproto2.TYPE_UINT64)
 
 
 default_message_pool.register_message("swiftlm.v1", "AddKeyRequest", AddKeyRequest)
@@ -1985,6 +1995,22 @@ default_message_pool.register_message("swiftlm.v1", "OfferedModel", OfferedModel
 
 
 @dataclass(eq=False, repr=False)
+class OpenSessionReply(betterproto2.Message):
+    url: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("swiftlm.v1", "OpenSessionReply", OpenSessionReply)
+
+
+@dataclass(eq=False, repr=False)
+class OpenSessionRequest(betterproto2.Message):
+    pass
+
+
+default_message_pool.register_message("swiftlm.v1", "OpenSessionRequest", OpenSessionRequest)
+
+
+@dataclass(eq=False, repr=False)
 class OperationEvent(betterproto2.Message):
     """
     Progress of a load, a pull or a calibration. Ends in `done` or `fault`.
@@ -3099,6 +3125,30 @@ class AdminStub(betterproto2_grpclib.ServiceStub):
             metadata=metadata,
         )
 
+    async def open_session(
+        self,
+        message: "OpenSessionRequest | None" = None,
+        *,
+        timeout: "float | None" = None,
+        deadline: "Deadline | None" = None,
+        metadata: "MetadataLike | None" = None,
+    ) -> "OpenSessionReply":
+        """
+        The owner's session in the browser: only who may open this socket gets the address for it.
+        """
+
+        if message is None:
+            message = OpenSessionRequest()
+
+        return await self._unary_unary(
+            "/swiftlm.v1.Admin/OpenSession",
+            message,
+            OpenSessionReply,
+            timeout=timeout,
+            deadline=deadline,
+            metadata=metadata,
+        )
+
 
 class ClusterStub(betterproto2_grpclib.ServiceStub):
     """
@@ -3696,6 +3746,13 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 
+    async def open_session(self, message: "OpenSessionRequest") -> "OpenSessionReply":
+        """
+        The owner's session in the browser: only who may open this socket gets the address for it.
+        """
+
+        raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
+
     async def __rpc_status(
         self, stream: "grpclib.server.Stream[StatusRequest, DaemonStatus]"
     ) -> None:
@@ -3912,6 +3969,14 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
         response = await self.remove_key(request)
         await stream.send_message(response)
 
+    async def __rpc_open_session(
+        self, stream: "grpclib.server.Stream[OpenSessionRequest, OpenSessionReply]"
+    ) -> None:
+        request = await stream.recv_message()
+        assert request is not None
+        response = await self.open_session(request)
+        await stream.send_message(response)
+
     def __mapping__(self) -> "dict[str, grpclib.const.Handler]":
         return {
             "/swiftlm.v1.Admin/Status": grpclib.const.Handler(
@@ -4063,6 +4128,12 @@ class AdminBase(betterproto2_grpclib.ServiceBase):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 RemoveKeyRequest,
                 RemoveKeyReply,
+            ),
+            "/swiftlm.v1.Admin/OpenSession": grpclib.const.Handler(
+                self.__rpc_open_session,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                OpenSessionRequest,
+                OpenSessionReply,
             ),
         }
 
