@@ -16,6 +16,8 @@ from mlx_lm.models.mla import MultiLinear, QuantizedMultiLinear
 
 from swiftlm_engine.brain.facts import Block, block_of, layer_of
 from swiftlm_engine.brain.plan import gigabytes
+from swiftlm_engine.expansion.gain import Gain
+from swiftlm_engine.expansion.orientation import orient
 from swiftlm_engine.load.options import ExpandOptions
 
 # A head of 150,000 rows is unpacked piece by piece: that takes several times its result.
@@ -42,6 +44,7 @@ class ExpandedWeights:
         self._options = options
         self._reopen = reopen
         self._paths: list[str] = []
+        self._gain = ""
         self.expanded_bytes = 0
         self.freed_bytes = 0
 
@@ -56,7 +59,17 @@ class ExpandedWeights:
             return "weights are quantized again, since memory is short: slower than when loaded"
         whole = not any(True for _ in _packed(self._model, _EVERYTHING))
         what = "weights" if whole else "some of the weights"
-        return f"{what} expanded to float32: {gigabytes(self.expanded_bytes)}"
+        return f"{what} expanded to float32: {gigabytes(self.expanded_bytes)}{self._gain}"
+
+    def load(self, report: Report) -> None:
+        """The first time: also measures what that gains."""
+        gain = Gain()
+        for path, module in _packed(self._model, self._options):
+            gain.before(path, module)
+        self.expand(report)
+        modules = dict(self._model.named_modules())
+        one, many = gain.ratios({path: modules[path] for path in self._paths})
+        self._gain = f"; one row is multiplied {_times(one)} as fast, sixteen {_times(many)}"
 
     def expand(self, report: Report | None = None) -> None:
         """Evaluated, one module after the other: no more than one is there twice."""
@@ -74,6 +87,7 @@ class ExpandedWeights:
             if report is not None:
                 report((number + 1) / len(chosen), f"{self.expanded_bytes / 1e9:.1f} GB as float32")
         self._paths = list(chosen)
+        orient(self._model)
         mx.clear_cache()
 
     def give_back(self) -> None:
@@ -157,6 +171,10 @@ def _unpacked(module: Any) -> mx.array:  # Any: the quantized modules share attr
         mx.eval(whole)
     assert whole is not None
     return whole
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f} times" if ratio < 10 else f"{ratio:.0f} times"
 
 
 def _held(module: nn.Module) -> int:

@@ -18,6 +18,7 @@ from mlx_lm.utils import load_model, load_tokenizer
 
 from swiftlm_engine.brain.facts.config import read_config
 from swiftlm_engine.brain.plan.rank_files import missing_files
+from swiftlm_engine.expansion.orientation import orient
 from swiftlm_engine.expansion.weights import ExpandedWeights
 from swiftlm_engine.load.device import Device
 from swiftlm_engine.load.options import ExpandOptions
@@ -80,6 +81,8 @@ def load_weights(
         notes = (*notes, place.note)
     expanded = _expanded(model, folder, dtype, device, expand, report)
     weight_bytes = _read_weights(needed, report)
+    if device is Device.CPU and stream is None and place is None:
+        orient(model)
     return LoadedWeights(
         model,
         tokenizer,
@@ -105,7 +108,7 @@ def _expanded(
 
     expanded = ExpandedWeights(model, expand, reopen)
     try:
-        expanded.expand(lambda fraction, detail: report("weights", fraction, detail))
+        expanded.load(lambda fraction, detail: report("weights", fraction, detail))
     except RuntimeError as error:
         raise EngineFault(FaultKind.MODEL_BROKEN, f"weights cannot be read: {error}") from error
     return expanded

@@ -15,9 +15,10 @@ from swiftlm_engine.brain.facts import ModelFacts as FolderFacts
 from swiftlm_engine.brain.facts import ModelFilesError, read_model
 from swiftlm_engine.cluster.leader import Leader
 from swiftlm_engine.cluster.unsupported import group_options
+from swiftlm_engine.expansion import blas as blas_speed
 from swiftlm_engine.grammar.constraint import ConstraintCompiler
 from swiftlm_engine.grammar.row_constraint import make_constraints
-from swiftlm_engine.load.device import Device, blas_name, find_device
+from swiftlm_engine.load.device import Device, find_device
 from swiftlm_engine.load.options import EngineOptions
 from swiftlm_engine.load.weights import LoadedWeights, Report, load_weights
 from swiftlm_engine.messages import EngineFault, Event, FaultKind
@@ -254,6 +255,9 @@ def _facts(
     vision: bool,
     text: ModelText,
 ) -> LoadedModelInfo:
+    blas = blas_speed.measure() if device is Device.CPU else None
+    if blas is not None and blas.slow:
+        log.warning("slow BLAS, see `swiftlmctl doctor`: %s", blas)
     return LoadedModelInfo(
         options.model,
         str(weights.config.get("model_type", "")),
@@ -262,7 +266,7 @@ def _facts(
         weights.weight_bytes,
         weights.dtype,
         device,
-        blas_name() if device is Device.CPU else "",
+        str(blas) if blas else "",
         kv.kv,
         limits.parallel,
         limits.prefill_chunk,

@@ -1,0 +1,48 @@
+"""How fast the BLAS of this process multiplies one row and sixteen; `python -m` prints it as JSON.
+
+A good one takes two to six times as long for sixteen rows as for one, since it reads the weights
+once; the reference BLAS of MLX's wheel takes sixteen times as long, and so does a prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import mlx.core as mx
+
+from swiftlm_engine.expansion.orientation import fastest_s, some_rows
+from swiftlm_engine.load.device import blas_name
+
+_ROWS, _COLUMNS = 576, 1536
+_SLOW = 10.0  # sixteen rows in as many times of one
+
+
+@dataclass(frozen=True, slots=True)
+class BlasSpeed:
+    """Seconds of a float32 product with a matrix of 576 x 1536."""
+
+    name: str
+    one_row_s: float
+    sixteen_rows_s: float
+
+    @property
+    def slow(self) -> bool:
+        return self.sixteen_rows_s > _SLOW * self.one_row_s
+
+    def __str__(self) -> str:
+        one, sixteen = 1e3 * self.one_row_s, 1e3 * self.sixteen_rows_s
+        return f"{self.name}: one row {one:.2f} ms, sixteen rows {sixteen:.2f} ms"
+
+
+def measure() -> BlasSpeed:
+    """On the CPU, in a few milliseconds (a tenth of a second with a slow one)."""
+    weight, one, sixteen = (some_rows(rows, _COLUMNS) for rows in (_ROWS, 1, 16))
+    mx.eval(weight, one, sixteen)
+    times = fastest_s([lambda: mx.eval(one @ weight.T), lambda: mx.eval(sixteen @ weight.T)])
+    return BlasSpeed(blas_name(), *times)
+
+
+if __name__ == "__main__":
+    mx.set_default_device(mx.cpu)
+    print(json.dumps(asdict(measure())))
