@@ -21,7 +21,7 @@ from swiftlm_proto.exit_codes import DaemonExit
 from swiftlm_proto.paths import Paths
 from swiftlmd.admin.self_check import SelfCheck, mlx_check
 from swiftlmd.config.settings import Settings
-from swiftlmd.engines.environment import find_openblas
+from swiftlmd.engines import blas
 from swiftlmd.lifecycle.instance import address
 
 _FOLDER_S = 10.0
@@ -48,7 +48,7 @@ class Doctor:
         device = asyncio.create_task(asyncio.to_thread(mlx_check))
         checks = [
             self._memory(),
-            *([self._blas()] if self.platform == "linux" else []),
+            *([await self._blas()] if self.platform == "linux" else []),
             *([self._thermal()] if self.platform == "darwin" else []),
             _open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
             _disk(self.paths.cache),
@@ -81,14 +81,17 @@ class Doctor:
             return _check("memory", "fail", words, "swiftlmctl unload NAME")
         return _check("memory", "warn" if machine.pressure == "warn" else "pass", words)
 
-    def _blas(self) -> m.DoctorCheck:
+    async def _blas(self) -> m.DoctorCheck:
+        """Each library that is here is measured, one after the other."""
         if self.machine().device != "cpu":
             return _check("BLAS", "pass", "not needed: models run on the GPU")
-        found = find_openblas()
-        if found is not None:
-            return _check("BLAS", "pass", f"OpenBLAS, {found}")
-        reason = "no OpenBLAS: prefill on the CPU is about 24 times slower"
-        return _check("BLAS", "warn", reason, "sudo apt install libopenblas0-pthread")
+        environ = {**self.environ, **self.settings().engine_environment}
+        speeds = [
+            await asyncio.to_thread(blas.measured, library, environ)
+            for library in blas.installed(environ)
+        ]
+        found = blas.verdict([speed for speed in speeds if speed is not None])
+        return _check("BLAS", "pass" if found.good else "warn", found.words, found.fix)
 
     def _thermal(self) -> m.DoctorCheck:
         level = self.machine().thermal
