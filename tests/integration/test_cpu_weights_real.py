@@ -95,7 +95,7 @@ def compare(folder: Path, prompts: tuple[str, ...], tokens: int) -> list[str]:
 
 
 def test_a_few_tokens_are_those_of_the_packed_weights(smollm2: Path) -> None:
-    assert compare(smollm2, PROMPTS[:1], 10) == []
+    assert compare(smollm2, PROMPTS[:1], 6) == []
 
 
 @pytest.mark.slow
