@@ -168,7 +168,7 @@ class Calibrator:
             strategy=str(plan.get("strategy", "")),
             dtype=str(plan.get("dtype", engine.loaded.dtype)),
             gpu_layers=plan.get("gpu_layers"),
-            expanded=str((plan.get("cpu_weights") or {}).get("expanded", "")),
+            expanded=str((plan.get("cpu_weights") or {}).get("held_as", "")),
         )
         try:
             kept = await asyncio.to_thread(

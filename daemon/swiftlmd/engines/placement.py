@@ -29,7 +29,7 @@ def without_expansion(plan: str) -> str:
     if not (expansion := report.get("cpu_weights")):
         return plan
     report["cpu_weights"] = None
-    report["terms"] = [t for t in report["terms"] if t["note"] != expansion["expanded"]]
+    report["terms"] = [t for t in report["terms"] if t["note"] != expansion["held_as"]]
     for total in ("total_bytes", "needed_bytes"):
         report[total] -= expansion["added_bytes"]
     return json.dumps(report)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -11,44 +12,57 @@ import mlx.nn as nn
 from swiftlm_engine.expansion.orientation import fastest_s, some_rows
 
 _MANY = 16  # rows, as of a short prompt
+_PASSES = 2
+_PASS_BYTES = 512 << 20  # of float32 that are measured; the rest is like them
 _PACKED_WEIGHTS = 1 << 20  # that are measured: the time of packed products is linear in them
-
-
-@dataclass(slots=True)
-class _Shape:
-    """Modules of one shape and packing, and the seconds of one of them."""
-
-    sample: str  # its path
-    columns: int
-    packed_s: tuple[float, float]  # of one row and of many
-    count: int = 1
 
 
 class Gain:
     """`before` a module is replaced, `ratios` once all are."""
 
     def __init__(self) -> None:
-        self._shapes: dict[tuple[object, ...], _Shape] = {}
+        self._packed: dict[tuple[object, ...], tuple[float, float]] = {}  # one row, and many
+        self._keys: dict[str, tuple[object, ...]] = {}  # of each module, by its path
+        self._columns: dict[str, int] = {}
 
     def before(self, path: str, module: Any) -> None:  # Any: quantized modules share no base
         if not isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding):
             return
         key = (type(module), module["weight"].shape, module.bits, module.group_size, module.mode)
-        if key in self._shapes:
-            self._shapes[key].count += 1
-            return
         columns = module["weight"].shape[-1] * 32 // module.bits
-        self._shapes[key] = _Shape(path, columns, _packed_s(module, columns))
+        self._keys[path], self._columns[path] = key, columns
+        if key not in self._packed:
+            self._packed[key] = _packed_s(module, columns)
 
     def ratios(self, modules: dict[str, nn.Module]) -> tuple[float, float]:
-        """Times as fast: one row, and many."""
-        packed, floats = [0.0, 0.0], [0.0, 0.0]
-        for shape in self._shapes.values():
-            for i, seconds in enumerate(_floats_s(modules[shape.sample], shape.columns)):
-                packed[i] += shape.count * shape.packed_s[i]
-                floats[i] += shape.count * seconds
-        one, many = (p / f if f else 1.0 for p, f in zip(packed, floats, strict=True))
-        return one, many
+        """Times as fast: one row, and many. In a pass over the modules as a token makes it: what a
+        cache holds of one matrix is gone before it is needed again."""
+        chosen, num_bytes = [], 0
+        for path in self._keys:
+            chosen.append(path)
+            num_bytes += modules[path]["weight"].nbytes
+            if num_bytes > _PASS_BYTES:
+                break
+        found = []
+        for i, rows in enumerate((1, _MANY)):
+            packed = sum(self._packed[self._keys[path]][i] for path in chosen)
+            calls = [_product(modules[path], rows, self._columns[path]) for path in chosen]
+            floats = min(_pass_s(calls) for _ in range(_PASSES))
+            found.append(packed / floats if floats else 1.0)
+        return found[0], found[1]
+
+
+def _pass_s(calls: list[Callable[[], None]]) -> float:
+    started = time.perf_counter()
+    for call in calls:
+        call()
+    return time.perf_counter() - started
+
+
+def _product(module: Any, rows: int, columns: int) -> Callable[[], None]:
+    call = module.as_linear if isinstance(module, nn.Embedding) else module
+    x = some_rows(rows, columns)
+    return lambda: mx.eval(call(x))
 
 
 def _packed_s(module: Any, columns: int) -> tuple[float, float]:
@@ -69,11 +83,3 @@ def _packed_s(module: Any, columns: int) -> tuple[float, float]:
     )
     share = rows / len(range(rows)[some])
     return once * share, often * share
-
-
-def _floats_s(module: Any, columns: int) -> tuple[float, float]:
-    call = module.as_linear if isinstance(module, nn.Embedding) else module
-    one, many = some_rows(1, columns), some_rows(_MANY, columns)
-    mx.eval(one, many)
-    once, often = fastest_s([lambda: mx.eval(call(one)), lambda: mx.eval(call(many))])
-    return once, often

@@ -24,8 +24,6 @@ from swiftlm_engine.load.options import ExpandOptions
 _PIECE_BYTES = 32 << 20
 _LOOKED_UP = "embed_tokens_per_layer"  # single rows of it are read, nothing is multiplied with it
 
-_EVERYTHING = ExpandOptions(head=True, attention_layers=1 << 20, mlp_layers=1 << 20)
-
 log = logging.getLogger(__name__)
 
 Report = Callable[[float, str], None]  # fraction, detail
@@ -53,12 +51,17 @@ class ExpandedWeights:
         return bool(self._paths)
 
     @property
+    def whole(self) -> bool:
+        """Whether nothing is multiplied with packed weights any more, such as experts."""
+        modules = self._model.modules()
+        return not any("scales" in m and not isinstance(m, nn.QuantizedEmbedding) for m in modules)
+
+    @property
     def note(self) -> str:
         """For `load` and `status`: how it is now."""
         if not self.expanded:
             return "weights are quantized again, since memory is short: slower than when loaded"
-        whole = not any(True for _ in _packed(self._model, _EVERYTHING))
-        what = "weights" if whole else "some of the weights"
+        what = "weights" if self.whole else "some of the weights"
         return f"{what} expanded to float32: {gigabytes(self.expanded_bytes)}{self._gain}"
 
     def load(self, report: Report) -> None:

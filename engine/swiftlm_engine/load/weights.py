@@ -80,7 +80,9 @@ def load_weights(
         needed = take_share(model, place)
         notes = (*notes, place.note)
     expanded = _expanded(model, folder, dtype, device, expand, report)
-    weight_bytes = _read_weights(needed, report)
+    # A second run from 0 to 100 % for the little that is left would only puzzle.
+    whole = expanded is not None and expanded.whole
+    weight_bytes = _read_weights(needed, _silent if whole else report)
     if device is Device.CPU and stream is None and place is None:
         orient(model)
     return LoadedWeights(
@@ -159,6 +161,10 @@ def _set_dtype(model: Any, dtype: str, device: Device) -> None:
             FaultKind.INVALID, f"dtype '{wanted}' is not one of {known}", param="dtype"
         )
     model.set_dtype(DTYPES[wanted])
+
+
+def _silent(stage: str, fraction: float, detail: str) -> None:
+    pass
 
 
 def _read_weights(needed: list[Any], report: Report) -> int:

@@ -50,6 +50,11 @@ def test_noise_is_no_reason_to_change() -> None:
     assert verdict([OPENBLAS, again, WHEEL]).good
 
 
+def test_a_busy_moment_makes_no_good_library_slow() -> None:
+    assert verdict([BlasSpeed(OPENBLAS.library, 0.07e-3, 1.23e-3), WHEEL]).good
+    assert not verdict([BLIS, WHEEL]).good
+
+
 def test_nothing_measured_is_said() -> None:
     assert not verdict([]).good
 

@@ -149,6 +149,7 @@ def test_experts_stay_packed(tmp_path: Path) -> None:
         moe.weights.total_weights - 48 * 128 * 3 * 768 * 2048
     )
     assert weight_bytes(made) > experts
+    assert "; all but the experts expanded to float32" in made.summary
 
 
 def test_blocks_are_known_by_their_paths() -> None:

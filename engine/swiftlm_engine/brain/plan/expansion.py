@@ -36,9 +36,12 @@ class Expansion:
     expanded_bytes: int  # what these take as float32
     added_bytes: int  # and how much more than before that is
     whole: bool  # nothing stays packed
+    beside_experts: bool = False  # which always do
 
     @property
     def note(self) -> str:
+        if self.whole and self.beside_experts:
+            return f"all but the experts expanded to float32: {gigabytes(self.expanded_bytes)}"
         if self.whole:
             return f"expanded to float32: {gigabytes(self.expanded_bytes)}"
         parts = ["the head"] if self.head else []
@@ -96,4 +99,5 @@ def _expansion(taken: list[Packed], facts: ModelFacts) -> Expansion:
         expanded_bytes=sum(p.expanded_bytes for p in taken),
         added_bytes=sum(p.added_bytes for p in taken),
         whole=len(taken) == len(facts.weights.packed),
+        beside_experts=facts.moe,
     )

@@ -151,7 +151,8 @@ class Plan:
         """Empty where the weights stay as they are stored."""
         if self.refused or self.expansion is None:
             return ""
-        return f"weights {self.expansion.note}" if self.expansion.whole else self.expansion.note
+        everything = self.expansion.whole and not self.expansion.beside_experts
+        return f"weights {self.expansion.note}" if everything else self.expansion.note
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -244,7 +245,7 @@ class Plan:
             return None
         return {
             "note": self.expansion_note,
-            "expanded": expansion.note,
+            "held_as": expansion.note,
             "expanded_bytes": expansion.expanded_bytes,
             "added_bytes": expansion.added_bytes,
             "head": expansion.head,

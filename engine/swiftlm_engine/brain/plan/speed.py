@@ -29,7 +29,7 @@ class MachineSpeed:
     `packed_ops_s` is for quantised weights, which CPU back ends compute far slower than floats.
     """
 
-    memory_bytes_s: Range = Range(4e9, 10e9)
+    memory_bytes_s: Range = Range(4e9, 14e9)
     float_ops_s: Range = Range(3e9, 70e9)
     packed_ops_s: Range = Range(2e9, 6e9)
     ssd_bytes_s: Range = Range(0.8e9, 2e9)
