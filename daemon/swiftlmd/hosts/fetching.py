@@ -8,19 +8,21 @@ FOLDER/shares/FINGERPRINT/      what a rank loads: links into the one, headers o
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from swiftlm_engine.brain.facts import ModelFilesError, read_checkpoint, read_model
+from swiftlm_engine.brain.leftovers import remove_leftovers, temporary_name
 from swiftlm_engine.brain.plan.rank_files import files_of, note_hollow, write_hollow
 from swiftlm_engine.brain.plan.share import Share
 from swiftlmd.store import discovery, hub, names
 from swiftlmd.store.errors import PullFailed
 from swiftlmd.store.jobs import Report
 from swiftlmd.store.options import StoreOptions
+from swiftlmd.store.swap import put_in_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,9 @@ class Shares:
         """Appears whole; what an earlier share brought counts, too."""
         place = self._folder / "shares" / fingerprint
         place.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=place.parent, prefix="."))
+        remove_leftovers(place.parent)  # of fetches that were killed
+        draft = place.with_name(temporary_name(place.name, f"new{secrets.token_hex(4)}"))
+        draft.mkdir()
         try:
             for file in fetched.iterdir():
                 (draft / file.name).symlink_to(file.resolve())
@@ -76,7 +80,6 @@ class Shares:
             for name in hollow:
                 write_hollow(draft / name, outline / name)
             note_hollow(draft, hollow)
-            shutil.rmtree(place, ignore_errors=True)
-            draft.rename(place)
+            put_in_place(draft, place)
         finally:
             shutil.rmtree(draft, ignore_errors=True)

@@ -12,8 +12,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from swiftlmd.store import child, hub, names, supported
-from swiftlmd.store.errors import PullFailed
+from swiftlmd.store.errors import PullFailed, disk_failed
 from swiftlmd.store.options import StoreOptions
+from swiftlmd.store.swap import put_in_place
 
 _FRESH_S = 7 * 24 * 3600.0  # a repository's headers hardly ever change
 _ABOUT = "about.json"
@@ -86,17 +87,16 @@ async def _fetch(repo: str, revision: str, place: Path, options: StoreOptions) -
         if about.pop("stage", "") != "done":
             raise PullFailed(f"'{repo}' could not be described")
         await asyncio.to_thread(_keep, draft, place, about)
+    except OSError as error:
+        raise disk_failed(f"the outline of '{repo}' could not be kept", error) from error
     finally:
         await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)
-    found = _read(place)
-    assert found is not None, "an outline was written and cannot be read"
-    return found
+    return Outline(path=place, **about)
 
 
 def _keep(draft: Path, place: Path, about: child.Report) -> None:
     (draft / _ABOUT).write_text(json.dumps(about))
-    shutil.rmtree(place, ignore_errors=True)
-    draft.rename(place)
+    put_in_place(draft, place)
 
 
 def _read(place: Path) -> Outline | None:

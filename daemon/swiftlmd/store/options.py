@@ -36,7 +36,7 @@ class StoreOptions:
 
 def from_settings(settings: Settings, environ: Mapping[str, str], home: Path) -> StoreOptions:
     """The daemon's settings laid over its environment."""
-    env = {**environ, **_overrides(settings)}
+    env = {**environ, **_overrides(settings), **_cache(settings, environ)}
     return StoreOptions(
         environ=env,
         home=home,
@@ -50,10 +50,22 @@ def from_settings(settings: Settings, environ: Mapping[str, str], home: Path) ->
 def _overrides(settings: Settings) -> dict[str, str]:
     pairs = {
         "HF_ENDPOINT": settings.hub_endpoint,
-        "HF_HOME": settings.hub_home,
         "HTTP_PROXY": settings.hub_http_proxy,
         "HTTPS_PROXY": settings.hub_https_proxy,
         "NO_PROXY": settings.hub_no_proxy,
         "SSL_CERT_FILE": settings.hub_ca_bundle,
     }
     return {name: value for name, value in pairs.items() if value}
+
+
+def _cache(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """The folder for models. HF_HOME would move the login as well, which is where it always was,
+    unless somebody logged in there."""
+    if not settings.hub_home:
+        return {}
+    home = Path(settings.hub_home).expanduser()
+    named = [name for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") if environ.get(name)]
+    found = {} if named else {"HF_HUB_CACHE": str(home / "hub")}
+    if (home / "token").is_file() and not environ.get("HF_TOKEN_PATH"):
+        found["HF_TOKEN_PATH"] = str(home / "token")
+    return found

@@ -28,6 +28,7 @@ from swiftlmd.store.local_models import LocalModels
 from swiftlmd.store.options import StoreOptions
 from swiftlmd.store.origin import Origin
 from swiftlmd.store.records import Added, Pinned, Records, Wanted
+from swiftlmd.store.swap import put_in_place
 from swiftlmd.store.types import ModelSource, PullProgress, Stage, StoredModel
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}")
@@ -287,22 +288,6 @@ class _Making:
 def makes_folder(wanted: Wanted) -> bool:
     """Whether a pull makes a model of GGUF files, in the models folder."""
     return any(pattern.endswith(".gguf") for pattern in wanted.include)
-
-
-def put_in_place(draft: Path, out: Path) -> None:
-    """Whole or not at all; what was there goes only when the new one is ready to take its name."""
-    old = out.with_name(temporary_name(out.name, "old"))
-    if os.path.lexists(out):
-        out.rename(old)
-    draft.rename(out)
-    discard(old)
-
-
-def discard(folder: Path) -> None:
-    if folder.is_symlink():
-        folder.unlink()
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_if_empty(passing: Path) -> None:
