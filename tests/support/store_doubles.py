@@ -13,7 +13,8 @@ import asyncio
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -44,6 +45,8 @@ class StoreWorld:
     fails: set[str] = field(default_factory=set)
     fetched_bytes: int = 0
     waiting: list[asyncio.Future[None]] = field(default_factory=list)
+    written: set[Path] = field(default_factory=set)  # by jobs that run
+    shared: list[Path] = field(default_factory=list)  # what two jobs wrote at once
 
     def play(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pulls.hub, "fetch", self.fetch)
@@ -84,9 +87,10 @@ class StoreWorld:
         check(Listed(commit, tuple(f.name for f in listed), tuple(f.digest for f in listed)))
         cache = RepoCache(Path(request.cache), request.repo)
         cache.prepare()
-        for file in listed:
-            await self._receive(cache, file, files[file.name], request.recheck, report)
-        snapshot = cache.link(commit, request.revision, listed)
+        with self._writing(cache.root):
+            for file in listed:
+                await self._receive(cache, file, files[file.name], request.recheck, report)
+            snapshot = cache.link(commit, request.revision, listed)
         names = tuple(file.name for file in listed)
         return Fetched(snapshot, commit, "mit", names, sum(file.size for file in listed))
 
@@ -120,6 +124,21 @@ class StoreWorld:
         if isinstance(job, Packing):
             await self._pause()
             return
+        with self._writing(job.out):
+            await self._make(job)
+
+    @contextmanager
+    def _writing(self, place: Path) -> Iterator[None]:
+        if place in self.written:
+            self.shared.append(place)
+            raise PullFailed(f"two jobs write {place}")
+        self.written.add(place)
+        try:
+            yield
+        finally:
+            self.written.discard(place)
+
+    async def _make(self, job: Conversion | Quantisation) -> None:
         job.out.parent.mkdir(parents=True, exist_ok=True)
         draft = job.out.with_name(f".{job.out.name}.{DEAD}.swiftlm-tmp")
         draft.mkdir()
