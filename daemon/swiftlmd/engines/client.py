@@ -28,6 +28,7 @@ T = TypeVar("T")
 _WINDOW = 2**30
 _GONE = "the engine is gone"
 _LAST_WORD_S = 2.0
+MAX_CHOICES = 128  # of one request; the engine ends no more than that of a refused one
 _BROKEN = (StreamTerminatedError, grpclib.GRPCError, OSError)
 _RUN = "/swiftlm.v1.Engine/Run"
 _RUN_TYPES = (Cardinality.STREAM_STREAM, m.GenerateRequest, m.StepEvents)
@@ -180,6 +181,9 @@ class EngineClient:
         if request.request_id in self._flights:
             message = f"request id '{request.request_id}' is already in use"
             raise ServiceError(Kind.INVALID, message, param="request_id")
+        if request.n > MAX_CHOICES:
+            message = f"n is {request.n:,}; at most {MAX_CHOICES} choices can be asked for at once"
+            raise ServiceError(Kind.INVALID, message, param="n")
         flight = _Flight(request, set(range(max(1, request.n))))
         self._flights[request.request_id] = flight
         self.busy.set()

@@ -109,16 +109,22 @@ class Hosts:
             self._configuration.set("cluster.agents", json.dumps(agents))
         else:
             self._configuration.unset("cluster.agents")
-        names = [host.name for host in hosts if host.name != name]
-        if len(names) > 1:
+        left = [host for host in hosts if host.name != name]
+        if all(host.here for host in left):  # nobody reaches this machine from outside then
+            self._configuration.unset("cluster.address")
+        if len(left) > 1:
+            names = [host.name for host in left]
             return self._configuration.set("cluster.hosts", json.dumps(names))
-        self._configuration.unset("cluster.address")
         return self._configuration.unset("cluster.hosts")
 
 
 def with_port(address: str) -> str:
     """HOST:PORT, with the usual port where none is given. Raises ServiceError."""
     host, colon, port = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if (":" in host and not bracketed) or (address.startswith("[") and address.endswith("]")):
+        message = f"'{address}' is an IPv6 address, and ranks speak IPv4 only; give A.B.C.D:PORT"
+        raise ServiceError(Kind.INVALID, message, param="agent")
     if not colon:
         return f"{address}:{DEFAULT_PORT}"
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:

@@ -244,7 +244,7 @@ def step_events(events: list[Event]) -> m.StepEvents:
         if isinstance(event.news, Delta) and event.news.is_plain_text and key not in other:
             message.text_request_ids.append(event.request_id)
             message.text_indexes.append(event.index)
-            message.texts.append(event.news.content)
+            message.texts.append(_sendable(event.news.content))
         else:
             other.add(key)
             message.events.append(_event(event))
@@ -254,8 +254,8 @@ def step_events(events: list[Event]) -> m.StepEvents:
 def fault(error: EngineFault) -> m.Fault:
     return m.Fault(
         kind=_FAULT_KINDS[error.kind],
-        message=error.message,
-        param=error.param,
+        message=_sendable(error.message),
+        param=_sendable(error.param),
         retry_after_s=error.retry_after_s,
     )
 
@@ -290,7 +290,7 @@ def _event(event: Event) -> m.SequenceEvent:
             message.started = m.Started(
                 prompt_tokens=news.prompt_tokens,
                 cached_tokens=news.cached_tokens,
-                cache_note=news.cache_note,
+                cache_note=_sendable(news.cache_note),
                 thinking=news.thinking,
             )
         case LoadProgress() as news:
@@ -306,8 +306,8 @@ def _event(event: Event) -> m.SequenceEvent:
 
 def _delta(news: Delta) -> m.Delta:
     return m.Delta(
-        content=news.content,
-        reasoning=news.reasoning,
+        content=_sendable(news.content),
+        reasoning=_sendable(news.reasoning),
         tool_calls=[
             m.ToolCallDelta(
                 index=c.index, id=c.id, name=_sendable(c.name), arguments=_sendable(c.arguments)
@@ -320,14 +320,17 @@ def _delta(news: Delta) -> m.Delta:
 
 
 def _sendable(text: str) -> str:
-    """Half a surrogate pair, which JSON may escape and no message can hold, as that escape."""
+    """Half a surrogate pair, which JSON may escape and no message can hold, as that escape: one
+    such text would end the stream that all requests share."""
+    if text.isascii():
+        return text
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _logprob(one: Logprob) -> m.TokenLogprob:
     return m.TokenLogprob(
         token_id=one.token_id,
-        token=one.token,
+        token=_sendable(one.token),
         logprob=one.logprob,
         top=[_logprob(other) for other in one.top],
     )

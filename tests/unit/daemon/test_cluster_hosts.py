@@ -86,6 +86,22 @@ def test_an_address_without_a_port_that_can_be_is_refused(address: str) -> None:
         with_port(address)
 
 
+@pytest.mark.parametrize("address", ["fd00::2", "[fd00::2]", "fe80::1:5415", "::1"])
+def test_an_ipv6_address_is_refused_for_what_it_is(address: str) -> None:
+    with pytest.raises(ServiceError, match="ranks speak IPv4 only"):
+        with_port(address)
+
+
+def test_a_group_on_one_machine_keeps_no_address_of_hosts_that_left(
+    hosts: Hosts, path: Path
+) -> None:
+    path.write_text('[cluster]\nhosts = ["localhost", "localhost"]\n')
+    both = Hosts(LiveConfiguration(load(path, {}, {}), {}, {}))
+    both.add(both.proposed("b", "10.0.0.2"), "10.0.0.1")
+    both.remove("b")
+    assert cluster_table(path) == {"hosts": ["localhost", "localhost"]}
+
+
 def test_a_machine_with_several_ranks_is_planned_with_once_and_the_leader_first() -> None:
     ranks = [Host(name, rank) for rank, name in enumerate(("localhost", "b", "localhost", "b"))]
     assert machines(ranks) == ranks[:2]
