@@ -39,6 +39,9 @@ class Ranks(Protocol):
     def reset(self) -> None:
         """All sequences are gone."""
 
+    def clear_pool(self) -> None:
+        """What was freed is given back to the system."""
+
     # -- prefixes: the leader's index decides, every rank keeps its part of what is stored
 
     def offer(self, key: Key) -> None:
@@ -75,6 +78,8 @@ class SingleProcess:
     def drop(self, key: Key) -> None: ...
 
     def reset(self) -> None: ...
+
+    def clear_pool(self) -> None: ...
 
     def offer(self, key: Key) -> None: ...
 

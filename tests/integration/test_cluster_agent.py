@@ -18,7 +18,7 @@ from swiftlm_engine.cluster.link import Link, LinkLost, Stranger
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import under
 from swiftlm_proto.version import version
-from swiftlmd.cluster.agent import MAX_VISITORS, Agent, Lent
+from swiftlmd.cluster.agent import MAX_STRANGERS_OF_ONE, MAX_VISITORS, Agent, Doorstep, Lent
 from swiftlmd.hosts import visit
 from swiftlmd.hosts.checks import Examiner
 from swiftlmd.hosts.fetching import Wish
@@ -152,10 +152,55 @@ def test_a_leader_whose_secret_others_can_read_visits_nobody(
 
 def test_no_more_visitors_than_seats(lent: Lent, listener: socket.socket) -> None:
     visitors = [called(listener) for _ in range(MAX_VISITORS)]
-    with pytest.raises(LinkLost):
+    with pytest.raises(LinkLost, match="visitors already"):
         called(listener)
     for visitor in visitors:
         visitor.close()
+
+
+@pytest.mark.parametrize("silent", [MAX_VISITORS, MAX_STRANGERS_OF_ONE, MAX_STRANGERS_OF_ONE + 20])
+def test_connections_that_prove_nothing_keep_nobody_out(
+    lent: Lent, listener: socket.socket, silent: int
+) -> None:
+    crowd = [socket.create_connection(listener.getsockname(), 5) for _ in range(silent)]
+    try:
+        for _ in range(3):
+            with called(listener) as link:
+                link.send({"do": "find", "fingerprints": ["f1"]})
+                assert link.receive() == {"found": {"f1": None}}
+    finally:
+        for connection in crowd:
+            connection.close()
+
+
+def test_of_a_crowd_the_longest_there_goes() -> None:
+    doorstep = Doorstep()
+    pairs = [socket.socketpair() for _ in range(MAX_STRANGERS_OF_ONE + 1)]
+    try:
+        for ours, _ in pairs:
+            doorstep.enter(ours, "10.0.0.1")
+        pairs[0][1].settimeout(5)
+        assert pairs[0][1].recv(1) == b""  # turned away
+        pairs[1][1].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            pairs[1][1].recv(1)
+    finally:
+        for pair in pairs:
+            for end in pair:
+                end.close()
+
+
+def test_ranks_under_way_take_no_seats(lent: Lent, listener: socket.socket) -> None:
+    asked = {"leader": "127.0.0.1:1", "rank": "1", "fingerprint": "f1", "version": version()}
+    ranks = [called(listener) for _ in range(MAX_VISITORS)]
+    try:
+        for rank in ranks:
+            rank.send({"do": "start", **asked})
+            assert "started" in rank.receive()
+        called(listener).close()
+    finally:
+        for rank in ranks:
+            rank.close()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ A rank ends with the connection that asked for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
@@ -32,6 +33,7 @@ from swiftlmd.hosts.transfer import Fetch, tell_fetch
 log = logging.getLogger(__name__)
 
 MAX_VISITORS = 8
+MAX_STRANGERS, MAX_STRANGERS_OF_ONE = 128, 32  # that greet at a time, in all and of one address
 IDLE_S = 60.0
 _POLL_S = 0.2
 
@@ -49,11 +51,41 @@ class Lent:
     engine_environment: Mapping[str, str]
 
 
+class Doorstep:
+    """Connections that have proven nothing yet. A crowd costs the longest there its place, and
+    never the newcomer: who holds the secret has shown it long before.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the list alone
+        self._waiting: list[tuple[socket.socket, str]] = []
+
+    def enter(self, connection: socket.socket, host: str) -> None:
+        with self._lock:
+            self._waiting.append((connection, host))
+            same = [place for place in self._waiting if place[1] == host]
+            crowd = same if len(same) > MAX_STRANGERS_OF_ONE else self._waiting
+            most = MAX_STRANGERS_OF_ONE if crowd is same else MAX_STRANGERS
+            if len(crowd) <= most:
+                return
+            oldest = crowd[0]
+            self._waiting.remove(oldest)
+        log.warning("turned away host=%s: too many connections that prove nothing", oldest[1])
+        with contextlib.suppress(OSError):  # its thread then reads the end, and closes it
+            oldest[0].shutdown(socket.SHUT_RDWR)
+
+    def leave(self, connection: socket.socket, host: str) -> None:
+        with self._lock, contextlib.suppress(ValueError):
+            self._waiting.remove((connection, host))
+
+
 class Agent:
     """Blocking: `serve` accepts until the listener is closed; each visitor has a thread."""
 
     def __init__(self, lent: Lent) -> None:
         self._lent = lent
+        self._doorstep = Doorstep()
+        # Of visitors that have proven themselves. A rank under way takes none.
         self._seats = threading.BoundedSemaphore(MAX_VISITORS)
 
     def serve(self, listener: socket.socket) -> None:
@@ -66,16 +98,11 @@ class Agent:
                 log.warning("a visitor was lost on the way in: %s", error)
                 time.sleep(_POLL_S)  # it may be for lack of open files
                 continue
-            if not self._seats.acquire(blocking=False):
+            try:
+                threading.Thread(target=self.receive, args=(connection, host), daemon=True).start()
+            except RuntimeError as error:  # no more threads: the next one may get one
+                log.warning("a visitor was turned away host=%s: %s", host, error)
                 connection.close()
-                continue
-            threading.Thread(target=self._receive, args=(connection, host), daemon=True).start()
-
-    def _receive(self, connection: socket.socket, host: str) -> None:
-        try:
-            self.receive(connection, host)
-        finally:
-            self._seats.release()
 
     def receive(self, connection: socket.socket, host: str) -> None:
         """One visit, from `host`; the root of what happens in it."""
@@ -84,10 +111,13 @@ class Agent:
             with Link(connection) as link:
                 if connection.family != socket.AF_UNIX:  # which ssh's visits come over
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                # Read anew for each: a secret that was copied here later counts at once.
-                link.greet_visitor(read_secret(self._lent.secret_file))
-                link.set_timeout(IDLE_S)
-                self._answer(link, connection, host)
+                self._greet(link, connection, host)
+                try:
+                    link.set_timeout(IDLE_S)
+                    start = self._answer(link, connection, host)
+                finally:
+                    self._seats.release()
+                self._lend(link, connection, start)
         except LinkLost as error:
             log.info("visitor left host=%s: it %s", host, error)
         except OSError as error:  # of the connection itself, or of a log that cannot be written
@@ -95,7 +125,30 @@ class Agent:
         except Exception:
             log.exception("visitor failed host=%s", host)
 
-    def _answer(self, link: Link, connection: socket.socket, host: str) -> None:
+    def _greet(self, link: Link, connection: socket.socket, host: str) -> None:
+        """On return the visitor has a seat."""
+        seated = False
+
+        def admit() -> str:
+            nonlocal seated
+            seated = self._seats.acquire(blocking=False)
+            if not seated:
+                log.warning("full host=%s: %d visitors are here already", host, MAX_VISITORS)
+            return "" if seated else f"it serves {MAX_VISITORS} visitors already; try again"
+
+        self._doorstep.enter(connection, host)
+        try:
+            # Read anew for each: a secret that was copied here later counts at once.
+            link.greet_visitor(read_secret(self._lent.secret_file), admit)
+        except BaseException:
+            if seated:
+                self._seats.release()
+            raise
+        finally:
+            self._doorstep.leave(connection, host)
+
+    def _answer(self, link: Link, connection: socket.socket, host: str) -> Message:
+        """Until it asks for a rank: returns that."""
         while True:
             asked = link.receive()
             match asked.get("do"):
@@ -109,7 +162,7 @@ class Agent:
                 case "fetch":
                     asyncio.run(tell_fetch(link, asked, self._lent.fetch))
                 case "start":
-                    return self._lend(link, connection, asked)
+                    return asked
                 case unknown:
                     raise LinkLost(f"asked '{unknown}', which this version does not know")
 

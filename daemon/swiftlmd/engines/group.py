@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from swiftlm_proto.paths import Paths
@@ -43,6 +44,8 @@ def group_arguments(
     if placed is not None:
         group |= {"split": placed.split, "fingerprint": placed.fingerprint}
         group["layers"] = [[each.start, each.stop] for each in placed.layers]
+        if len(placed.limits) == len(settings.cluster_hosts):  # a forced load has no plan
+            group["limits"] = [asdict(each) for each in placed.limits]
     try:
         keep_secret(secret)
         write_atomically(file, json.dumps(group))

@@ -36,12 +36,22 @@ def without_expansion(plan: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class RankLimits:
+    """Of one rank's process, in bytes, as its share was planned."""
+
+    memory: int
+    buffers: int
+    wired: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupPlacement:
     """How the ranks of a group split a model: `tensor` or `pipeline`, and then each's layers."""
 
     split: str
     layers: tuple[range, ...]
     fingerprint: str
+    limits: tuple[RankLimits, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

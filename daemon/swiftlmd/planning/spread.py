@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 
 from swiftlm_engine.brain.facts import ModelFacts
-from swiftlm_engine.brain.plan import Way, ranks_report
+from swiftlm_engine.brain.plan import Plan, Way, ranks_report
 from swiftlm_engine.brain.plan.share import Split
-from swiftlmd.engines.placement import GroupPlacement, Placement
+from swiftlmd.engines.placement import GroupPlacement, Placement, RankLimits
 
 
 def spread(placement: Placement, way: Way, facts: ModelFacts) -> Placement:
@@ -31,8 +31,14 @@ def spread(placement: Placement, way: Way, facts: ModelFacts) -> Placement:
             if way.split is Split.PIPELINE
             else (),
             fingerprint=facts.fingerprint,
+            limits=tuple(_limits(rank.plan) for rank in way.ranks),
         ),
     )
+
+
+def _limits(plan: Plan) -> RankLimits:
+    engine = plan.engine
+    return RankLimits(engine.memory_limit_bytes, engine.buffer_cache_bytes, engine.wired_bytes)
 
 
 def _kv_budget(way: Way, facts: ModelFacts) -> int:

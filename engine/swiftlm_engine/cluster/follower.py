@@ -14,7 +14,9 @@ from typing import Any
 
 from swiftlm_engine.brain.facts import ModelFilesError, read_model
 from swiftlm_engine.brain.prefix_index import CachedPart
+from swiftlm_engine.cluster.group import read_limits
 from swiftlm_engine.cluster.leader import BEATS, START_S
+from swiftlm_engine.cluster.limits import set_limits
 from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
 from swiftlm_engine.cluster.replica import Mirror
 from swiftlm_engine.cluster.ring import free_address, join_ring
@@ -100,6 +102,8 @@ def take_step(mirror: Mirror, step: Message) -> Message | None:
             mirror.drop(_key(step))
         case "reset":
             mirror.reset()
+        case "clear":
+            mirror.clear_pool()
         case "test":
             measured = mirror.test(step["ids"], _verdict(step), step["chunk"])
             return {"errors": measured.layer_errors}
@@ -162,6 +166,8 @@ def _load(link: Link, steps: queue.SimpleQueue[Message], invitation: Invitation)
         asked["folder"] = str(invitation.folder)
     link.send(_check(asked))
     told = steps.get()  # every rank has found its files in order
+    if "limits" in told:
+        set_limits(read_limits(told["limits"]), find_device())
     before = open_sockets()
     ring = join_ring(told["ring"], rank, told["backend"])
     place = Place(ring, decode_share(told["share"]), told["backend"])
@@ -176,7 +182,7 @@ def _load(link: Link, steps: queue.SimpleQueue[Message], invitation: Invitation)
         raise
     log.info("rank %d holds %.1f MB of weights", rank, weights.weight_bytes / 1e6)
     model: Any = weights.model
-    link.send({"loaded": weights.weight_bytes})
+    link.send({"loaded": weights.weight_bytes, "dtype": weights.dtype})
     return Mirror(model, lambda: list(make_prompt_cache(model)), place)
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from swiftlm_engine.brain.plan.share import Split
 from swiftlm_engine.cluster.link import MAX_RANKS
@@ -19,6 +20,15 @@ class GroupRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """Of one process, in bytes; 0 and None leave MLX's own."""
+
+    memory: int = 0
+    buffers: int | None = None
+    wired: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """`hosts[0]` is the leader's own. `address` is where the others reach it.
 
@@ -27,6 +37,9 @@ class Group:
 
     `agents` says where the hosts that lend themselves listen; the others are reached by ssh. Both
     look for the model by its fingerprint.
+
+    `limits` are each rank's of its process, as its share was planned; () leaves MLX's own.
+    `first_step_s` bounds the first steps together, which nothing else watches.
     """
 
     hosts: tuple[str, ...]
@@ -38,6 +51,8 @@ class Group:
     split: Split | None = None
     layers: tuple[range, ...] = ()
     backend: str = "ring"
+    limits: tuple[ProcessLimits, ...] = ()
+    first_step_s: float = 300.0
 
     @property
     def size(self) -> int:
@@ -58,6 +73,8 @@ def read_group(path: Path) -> Group:
             Split(fields["split"]) if fields.get("split") else None,
             tuple(range(int(start), int(stop)) for start, stop in fields.get("layers", ())),
             str(fields.get("backend", "ring")),
+            tuple(read_limits(each) for each in fields.get("limits", ())),
+            float(fields.get("first_step_s", 300.0)),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise GroupRefused(f"group file {path} cannot be read: {error!r}") from error
@@ -65,11 +82,24 @@ def read_group(path: Path) -> Group:
     return group
 
 
+def read_limits(fields: Mapping[str, Any]) -> ProcessLimits:
+    """Raises ValueError, KeyError or TypeError for what are none."""
+    buffers = fields["buffers"]
+    limits = ProcessLimits(
+        int(fields["memory"]), None if buffers is None else int(buffers), int(fields["wired"])
+    )
+    if min(limits.memory, limits.buffers or 0, limits.wired) < 0:
+        raise ValueError(f"negative limits: {limits}")
+    return limits
+
+
 def _check(group: Group) -> None:
     if not 2 <= group.size <= MAX_RANKS:
         raise GroupRefused(f"a group has 2 to {MAX_RANKS} hosts, not {group.size}")
     if group.layers and len(group.layers) != group.size:
         raise GroupRefused(f"layers of {len(group.layers)} hosts, of {group.size}")
+    if group.limits and len(group.limits) != group.size:
+        raise GroupRefused(f"limits of {len(group.limits)} hosts, of {group.size}")
     if group.backend not in BACKENDS:
         raise GroupRefused(f"backend '{group.backend}' is none of {', '.join(BACKENDS)}")
     if group.hosts[0] not in LOCAL:

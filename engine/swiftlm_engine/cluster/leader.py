@@ -13,9 +13,9 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Ids
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -62,6 +62,7 @@ class Leader:
         self._group = group
         self._followers = followers
         self._children = children
+        self._on_lost: OnLost = log.error  # until somebody watches
         self._place: Place | None = None  # once the ranks are to load
         self._alike = False  # all have the same logits, to the bit: the sums before them are, too
         self._first_loss = threading.Lock()  # held by who reports it, and never released
@@ -83,6 +84,8 @@ class Leader:
             share = encode_share(shares[follower.rank])
             backend = self._group.backend
             told = {"do": "load", "ring": ring, "backend": backend, "share": share}
+            if self._group.limits:
+                told["limits"] = asdict(self._group.limits[follower.rank])
             self._tell_one(follower, told)
         joined = join_ring(ring, 0, self._group.backend)
         self._place = Place(joined, shares[0], self._group.backend)
@@ -103,6 +106,31 @@ class Leader:
             if fault is not None:
                 message = f"rank {follower.rank} on {follower.host}: {fault}"
                 raise EngineFault(FaultKind.UNSUPPORTED, message)
+
+    def confirm(self, dtype: str) -> None:
+        """As `wait`, for what every rank has loaded: they add up each other's arrays."""
+        for follower in self._followers:
+            answer = follower.answers.get()
+            fault, theirs = answer.get("fault"), answer.get("dtype", dtype)
+            # Ranks of a pipeline hold other layers, which may be of other dtypes.
+            tensor = self._place is not None and self._place.share.split is Split.TENSOR
+            if fault is None and tensor and theirs != dtype:
+                fault = f"it computes in {theirs}, rank 0 in {dtype}; set engine.dtype for all"
+            if fault is not None:
+                message = f"rank {follower.rank} on {follower.host}: {fault}"
+                raise EngineFault(FaultKind.UNSUPPORTED, message)
+
+    @contextlib.contextmanager
+    def first_steps(self) -> Iterator[None]:
+        """Ranks that do not understand each other wait for ever, and are not silent meanwhile."""
+        seconds = self._group.first_step_s
+        late = threading.Timer(seconds, self._report, (f"no first token within {seconds:.0f} s",))
+        late.daemon = True
+        late.start()
+        try:
+            yield
+        finally:
+            late.cancel()
 
     # -- the format of KV
 
@@ -146,6 +174,9 @@ class Leader:
     def reset(self) -> None:
         self._tell({"do": "reset"})
 
+    def clear_pool(self) -> None:
+        self._tell({"do": "clear"})
+
     def offer(self, key: Key) -> None:
         self._tell({"do": "offer", "key": key})
 
@@ -178,23 +209,27 @@ class Leader:
 
     def watch(self, on_lost: OnLost) -> None:
         """From now on `on_lost` is called, on a thread of its own, for the first lost follower."""
+        self._on_lost = on_lost
         for follower in self._followers:
             self._tell_one(follower, {"do": "welcome", "lost_after_s": self._group.lost_after_s})
             follower.link.set_timeout(self._group.lost_after_s)
-            threading.Thread(target=self._listen, args=(follower, on_lost), daemon=True).start()
+            threading.Thread(target=self._listen, args=(follower,), daemon=True).start()
         threading.Thread(target=self._beat, daemon=True).start()
 
-    def _listen(self, follower: Follower, on_lost: OnLost) -> None:
+    def _listen(self, follower: Follower) -> None:
         try:
             while True:
                 message = follower.link.receive()
                 if message.get("do") != "beat":
                     follower.answers.put(message)
         except LinkLost as error:
-            if not self._first_loss.acquire(blocking=False):
-                return  # it went because another did
-            self._kill_children()  # a stopped one would not notice our end
-            on_lost(f"rank {follower.rank} on {follower.host} {error}")
+            self._report(f"rank {follower.rank} on {follower.host} {error}")
+
+    def _report(self, loss: str) -> None:
+        if not self._first_loss.acquire(blocking=False):
+            return  # it went because another did
+        self._kill_children()  # a stopped one would not notice our end
+        self._on_lost(loss)
 
     def _beat(self) -> None:
         while True:

@@ -16,7 +16,7 @@ import stat
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -138,15 +138,20 @@ class Link:
         """The follower's side; raises `LinkLost` for a stranger."""
         self._give_proof(secret, "leader", "follower")
 
-    def greet_visitor(self, secret: bytes) -> None:
-        """The side of an agent, which waits for its leader; as `greet_follower`."""
-        self._ask_proof(secret, "agent", "visitor")
+    def greet_visitor(self, secret: bytes, admit: Callable[[], str] = lambda: "") -> None:
+        """The side of an agent, which waits for its leader; as `greet_follower`.
+
+        `admit` is asked once the visitor has proven itself, and says why it cannot come in now.
+        """
+        self._ask_proof(secret, "agent", "visitor", admit)
 
     def greet_agent(self, secret: bytes) -> None:
         """The side of a leader that looks after a host; as `greet_leader`."""
         self._give_proof(secret, "agent", "visitor")
 
-    def _ask_proof(self, secret: bytes, listener: str, caller: str) -> None:
+    def _ask_proof(
+        self, secret: bytes, listener: str, caller: str, admit: Callable[[], str] = lambda: ""
+    ) -> None:
         own = secrets.token_hex(32)
         with self._hurried():
             self.send({"nonce": own})
@@ -155,15 +160,21 @@ class Link:
             if not _proves(greeting, secret, caller, own, other):
                 self.send({"proof": ""})  # so that an honest caller hears why
                 raise Stranger
-            self.send({"proof": _proof(secret, listener, own, other)})
+            refusal = admit()
+            self.send({"proof": _proof(secret, listener, own, other), "refusal": refusal})
+            if refusal:
+                raise LinkLost("was turned away")
 
     def _give_proof(self, secret: bytes, listener: str, caller: str) -> None:
         own = secrets.token_hex(32)
         with self._hurried():
             other = str(self._receive(_MAX_GREETING).get("nonce", ""))
             self.send({"nonce": own, "proof": _proof(secret, caller, other, own)})
-            if not _proves(self._receive(_MAX_GREETING), secret, listener, other, own):
+            answer = self._receive(_MAX_GREETING)
+            if not _proves(answer, secret, listener, other, own):
                 raise Stranger
+            if refusal := str(answer.get("refusal", "")):
+                raise LinkLost(f"says: {refusal}")
 
     @contextmanager
     def _hurried(self) -> Iterator[None]:

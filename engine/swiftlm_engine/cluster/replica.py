@@ -18,6 +18,7 @@ from swiftlm_engine.prefix.entries import KeptPrefixes
 from swiftlm_engine.ranks import Key
 from swiftlm_engine.run.row_caches import Caches, RowCaches
 from swiftlm_engine.sampling.sampler import most_likely
+from swiftlm_engine.session.malloc_trim import trim
 from swiftlm_engine.split.shares import Place
 from swiftlm_engine.turboquant import policy
 from swiftlm_engine.turboquant.layer_support import Verdict
@@ -88,6 +89,11 @@ class Mirror:
         self._caches.clear()
         self._offered = []
         mx.clear_cache()
+
+    def clear_pool(self) -> None:
+        """Also what casting or a long prompt has left in the heap."""
+        mx.clear_cache()
+        trim()
 
     # -- prefixes
 

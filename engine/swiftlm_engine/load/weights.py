@@ -150,10 +150,15 @@ def _take_processor_template(tokenizer: Any, file: Path) -> None:
         inner.chat_template = json.loads(file.read_text())["chat_template"]
 
 
-def _set_dtype(model: Any, dtype: str, device: Device) -> None:
+def chosen_dtype(dtype: str, device: Device) -> str:
+    """What a load on `device` takes where `dtype` leaves it open; `auto`: as it is stored."""
     # 16-bit matmul on MLX's CPU back end goes through no BLAS and is many times slower.
-    wanted = dtype or ("float32" if device is Device.CPU else "")
-    if wanted in ("", "auto"):
+    return dtype or ("float32" if device is Device.CPU else "auto")
+
+
+def _set_dtype(model: Any, dtype: str, device: Device) -> None:
+    wanted = chosen_dtype(dtype, device)
+    if wanted == "auto":
         return
     if wanted not in DTYPES:
         known = ", ".join(DTYPES)

@@ -209,6 +209,7 @@ class Runner:
                 self._model(mx.array([ids], dtype=mx.int32), cache=caches, **shown)
             mx.eval([c.state for c in caches])
         if chunk.start + chunk.count == chunk.sequence.num_prefill > CLEAR_ABOVE_TOKENS:
+            self._ranks.clear_pool()
             mx.clear_cache()  # its scratch is larger than anything decode asks for
         return time.perf_counter() - started
 
@@ -297,6 +298,11 @@ class Runner:
         self._salts.pop(request_id, None)
         self.scores.forget(request_id)
         self._prompt_images.pop(request_id, None)
+
+    def clear_pool(self) -> None:
+        """On every rank. On the MLX thread, between two steps."""
+        self._ranks.clear_pool()
+        mx.clear_cache()
 
     def reset(self) -> None:
         """Drops every open sequence (a step broke)."""

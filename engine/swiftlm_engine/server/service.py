@@ -18,8 +18,6 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-import mlx.core as mx
-
 from swiftlm_engine.cluster.group import Group
 from swiftlm_engine.cluster.rendezvous import gather
 from swiftlm_engine.expansion.weights import ExpandedWeights
@@ -280,7 +278,7 @@ class EngineService(m.EngineBase):
             if message.expanded is not None and session.expanded is not None:
                 _set_expanded(session.expanded, message.expanded)
             if message.clear_pool:
-                mx.clear_cache()
+                session.runner.clear_pool()
             if message.resize_bytes is not None:
                 prefix.resize(message.resize_bytes)
             trim()  # whoever asks for less wants it back

@@ -330,7 +330,7 @@ def _sendable(text: str) -> str:
 def _logprob(one: Logprob) -> m.TokenLogprob:
     return m.TokenLogprob(
         token_id=one.token_id,
-        token=_sendable(one.token),
+        token=one.token,
         logprob=one.logprob,
         top=[_logprob(other) for other in one.top],
     )

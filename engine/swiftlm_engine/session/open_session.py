@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -13,14 +14,16 @@ import mlx.core as mx
 
 from swiftlm_engine.brain.facts import ModelFacts as FolderFacts
 from swiftlm_engine.brain.facts import ModelFilesError, read_model
+from swiftlm_engine.cluster.group import ProcessLimits
 from swiftlm_engine.cluster.leader import Leader
+from swiftlm_engine.cluster.limits import set_limits
 from swiftlm_engine.cluster.unsupported import group_options
 from swiftlm_engine.expansion import blas as blas_speed
 from swiftlm_engine.grammar.constraint import ConstraintCompiler
 from swiftlm_engine.grammar.row_constraint import make_constraints
 from swiftlm_engine.load.device import Device, find_device
 from swiftlm_engine.load.options import EngineOptions
-from swiftlm_engine.load.weights import LoadedWeights, Report, load_weights
+from swiftlm_engine.load.weights import LoadedWeights, Report, chosen_dtype, load_weights
 from swiftlm_engine.messages import EngineFault, Event, FaultKind
 from swiftlm_engine.prefix.pace import Pace
 from swiftlm_engine.prompt.chat_prompt import Conversation
@@ -71,9 +74,13 @@ def open_session(
         options = group_options(options)
     device = find_device()
     folder_facts = _read_folder(options)
-    _set_limits(options, device)
+    set_limits(
+        ProcessLimits(options.memory_limit_bytes, options.buffer_cache_bytes, options.wired_bytes),
+        device,
+    )
     stream_options = _stream_options(options, _policy_path(options, folder_facts))
-    place = leader.load(options.folder, options.dtype, folder_facts) if leader else None
+    dtype = chosen_dtype(options.dtype, device)  # told to all ranks: each would choose its own
+    place = leader.load(options.folder, dtype, folder_facts) if leader else None
     weights = load_weights(
         options.folder,
         options.dtype,
@@ -85,17 +92,19 @@ def open_session(
         options.expand,
     )
     if leader is not None:
-        leader.wait()
+        leader.confirm(weights.dtype)
     report("warmup", 1.0, "first token")
     stream = mx.default_stream(mx.default_device())
     test = leader.test if leader else None
-    kv = choose_caches(weights, options, folder_facts, device, report, test)
-    if leader and kv.measured:
-        leader.use(kv.measured.verdict)
     ranks = leader or SINGLE_PROCESS
-    vocab_size = _warm_up(weights.model, kv, ranks)
+    with leader.first_steps() if leader else contextlib.nullcontext():
+        kv = choose_caches(weights, options, folder_facts, device, report, test)
+        if leader and kv.measured:
+            leader.use(kv.measured.verdict)
+        vocab_size = _warm_up(weights.model, kv, ranks)
     if leader is None:
         weights = weights_check.checked(weights, kv.make, vocab_size, options)
+    ranks.clear_pool()
     mx.clear_cache()
     trim()  # what casting the weights has left
     return _assemble(options, device, weights, kv, vocab_size, stream, emit, ranks)
@@ -313,16 +322,6 @@ def _stream_options(options: EngineOptions, policy_path: Path | None) -> StreamO
         prefetch=options.ssd_prefetch == "next-router",
         threads=options.ssd_threads or DEFAULT_THREADS,
     )
-
-
-def _set_limits(options: EngineOptions, device: Device) -> None:
-    """Once, before anything is allocated; never toggled later (see docs/memory.md)."""
-    if options.memory_limit_bytes:
-        mx.set_memory_limit(options.memory_limit_bytes)
-    if options.buffer_cache_bytes is not None:
-        mx.set_cache_limit(options.buffer_cache_bytes)
-    if options.wired_bytes and device is Device.METAL:
-        mx.set_wired_limit(options.wired_bytes)
 
 
 def _read_folder(options: EngineOptions) -> FolderFacts:

@@ -17,7 +17,7 @@ SENT = "not \\ud800"
 
 def test_half_a_surrogate_pair_ends_no_stream() -> None:
     call = ToolCallPart(0, "id", HALF, HALF)
-    logprob = Logprob(token_id=1, token=HALF, logprob=-0.5)
+    logprob = Logprob(token_id=1, token=b"\xff", logprob=-0.5)
     news = [
         Delta(content=HALF),
         Delta(content=HALF, reasoning=HALF, tool_calls=(call,), logprobs=(logprob,)),
