@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import errno
+import itertools
 import secrets
 import shutil
 from pathlib import Path
 
 from swiftlm_engine.brain.leftovers import temporary_name
 
-_TRIES = 20
+_TRIES = 100
 
 
 def put_in_place(draft: Path, out: Path) -> None:
     """What was there goes only when the new one is ready to take its name; its own is free for an
     instant. Raises OSError; `draft` is where it was then.
     """
-    for attempt in range(_TRIES):
+    for attempt in itertools.count():
         old = out.with_name(temporary_name(out.name, f"old{secrets.token_hex(4)}"))
         with contextlib.suppress(FileNotFoundError):
             out.rename(old)
         try:
             draft.rename(out)
             return
-        except OSError:
-            if attempt == _TRIES - 1 or not os.path.lexists(out):
+        except OSError as error:
+            # Another one put its own there in between: ours is as good, and comes after it.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or attempt == _TRIES:
                 with contextlib.suppress(OSError):
                     old.rename(out)  # better the old one than none
                 raise

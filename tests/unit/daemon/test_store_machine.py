@@ -338,4 +338,4 @@ def test_the_machine_sees_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Pulls, "_here", forget)  # identity by the name of a file
     steps = [("step", 0)] * 12
     with pytest.raises(AssertionError):
-        run(tmp_path, [("pull", 2), *steps, ("pull", 3), *steps])
+        run(tmp_path, [("pull", 7), *steps, ("pull", 3), *steps])
