@@ -323,7 +323,7 @@ class Settings:
     hub_home: str = _option(
         _TEXT,
         "",
-        "Folder of the hub cache (HF_HOME); empty = the environment's or the usual one.",
+        "Folder that holds the hub cache (`hub`); empty = the environment's or the usual one.",
         needs_restart=True,
         local_only=True,
     )
