@@ -25,6 +25,7 @@ def http_options(settings: Settings, authority: Path | None = None) -> HttpOptio
         authority=authority if encrypted and settings.http_tls == "auto" else None,
         web=settings.http_web,
         max_body_bytes=settings.http_max_body_bytes,
+        max_bodies_bytes=4 * settings.http_max_body_bytes,
         max_generations=settings.http_max_in_flight,
         comment_s=settings.http_keepalive,
         wedged_after_s=settings.engine_stall / 2,
@@ -92,7 +93,9 @@ class HttpOptions:
     authority: Path | None = None  # the certificate that devices are asked to trust
     web: bool = True  # the companion at `/`
     max_body_bytes: int = 32 * MIB
-    body_timeout_s: float = 60.0
+    max_bodies_bytes: int = 256 * MIB  # of all requests together
+    max_connections: int = 1024
+    body_timeout_s: float = 60.0  # of silence; slow ones get more by what has come
     keepalive_timeout_s: float = 75.0  # idle connections, and the time a request head may take
     max_generations: int = 256  # requests in flight over HTTP, before any engine's own queue
     first_comment_s: float = 5.0

@@ -26,7 +26,7 @@ from aiohttp import web
 from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.http.channel import Channel
-from swiftlmd.http.context import CONTEXT, RECORD
+from swiftlmd.http.context import RECORD
 from swiftlmd.http.encoder import waiting
 from swiftlmd.http.errors import invalid, openai_body
 from swiftlmd.http.limits import read_body
@@ -90,7 +90,7 @@ class Operation:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         refuse_foreign_pages(request)
-        message = parse(self.request_type, await read_body(request, request.app[CONTEXT].options))
+        message = parse(self.request_type, await read_body(request))
         check_for_http(message, is_admin=request[RECORD].is_admin)
         try:
             if self.streams:

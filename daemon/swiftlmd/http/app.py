@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -24,9 +24,9 @@ from swiftlmd.http import web as companion
 from swiftlmd.http.channel import deliver
 from swiftlmd.http.context import CONTEXT, GUARD, RECORD, AppContext, RequestLog
 from swiftlmd.http.errors import error_response, from_http_exception
-from swiftlmd.http.generation import LEFT, client_name
+from swiftlmd.http.generation import LEFT, client_name, client_of
 from swiftlmd.http.images import ImageLoader
-from swiftlmd.http.limits import Exchanges, Gate
+from swiftlmd.http.limits import BodyBudget, Door, Exchanges, Gate, discard_body
 from swiftlmd.http.metrics import Metrics
 from swiftlmd.http.openapi import ROUTE_TABLE, openapi
 from swiftlmd.http.pairing import Pairing
@@ -85,12 +85,13 @@ def make_app(
         backend=backend,
         options=options,
         metrics=metrics or Metrics(),
-        bodies=BodyReader(options),
+        bodies=BodyReader(),
         images=ImageLoader(options),
         responses=ResponseStore(options.max_stored_responses, options.max_stored_bytes),
         answers=KeptAnswers(),
         gate=Gate(options.max_generations),
         exchanges=Exchanges(),
+        body_budget=BodyBudget(options.max_bodies_bytes),
         clock=clock,
         started_at=clock(),
     )
@@ -132,7 +133,7 @@ def _routes(
 def make_runner(app: web.Application) -> web.AppRunner:
     """The runner that the limits and the cancellation of left requests depend on."""
     options = app[CONTEXT].options
-    return web.AppRunner(
+    return _Runner(
         app,
         handler_cancellation=True,
         access_log=None,  # ours has the model and the tokens
@@ -145,6 +146,30 @@ def make_runner(app: web.Application) -> web.AppRunner:
         lingering_time=2.0,
         shutdown_timeout=2.0,
     )
+
+
+class _Runner(web.AppRunner):
+    """Bounds the connections: `server` is what sites make a protocol from for each of them."""
+
+    @property
+    def server(self) -> web.Server | None:
+        inner = super().server
+        if inner is None:
+            return None
+        limit = self.app[CONTEXT].options.max_connections
+        return cast(web.Server, _BoundedServer(inner, limit))
+
+
+class _BoundedServer:
+    """As much of aiohttp's server as is asked for from outside."""
+
+    def __init__(self, inner: web.Server, limit: int) -> None:
+        self._inner = inner
+        self._limit = limit
+        self.pre_shutdown = inner.pre_shutdown
+
+    def __call__(self) -> Door:
+        return Door(self._inner, self._limit)
 
 
 class _WireLog(logging.LoggerAdapter[logging.Logger]):
@@ -176,11 +201,14 @@ async def _observe(request: web.Request, handler: Handler) -> web.StreamResponse
             response = await _answer(request, handler, record)
             await deliver(request, response)
             status = response.status
+            if status >= 400 and not request.content.at_eof():
+                await discard_body(request)
             return response
         finally:
             if not status:  # the client left: too early, or with the whole answer
                 status = 200 if record.sent_whole else 499
                 record.outcome = record.outcome or ("" if record.sent_whole else LEFT)
+            parts.body_budget.give_back(record.peer, record.body_bytes)
             seconds = time.monotonic() - started_at
             record.client = client_name(request)
             parts.metrics.observe(record, status, seconds)
@@ -226,6 +254,7 @@ async def _protect(request: web.Request, handler: Handler) -> web.StreamResponse
     caller = request.app[GUARD].check(request, route)
     record = request[RECORD]
     record.key, record.is_admin = caller.key, caller.scope is Scope.ADMIN
+    record.peer = client_of(request)
     if request.method == "OPTIONS":
         return web.Response(status=204, headers={"Allow": "GET, HEAD, POST, DELETE, OPTIONS"})
     return await handler(request)

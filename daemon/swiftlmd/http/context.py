@@ -15,7 +15,7 @@ from swiftlmd.serving.backend import Backend
 
 if TYPE_CHECKING:
     from swiftlmd.http.images import ImageLoader
-    from swiftlmd.http.limits import Exchanges, Gate
+    from swiftlmd.http.limits import BodyBudget, Exchanges, Gate
     from swiftlmd.http.metrics import Metrics
     from swiftlmd.http.response_store import ResponseStore
     from swiftlmd.http.resumable_streams import KeptAnswers
@@ -32,6 +32,7 @@ class AppContext:
     images: ImageLoader
     gate: Gate
     exchanges: Exchanges
+    body_budget: BodyBudget
     responses: ResponseStore
     answers: KeptAnswers
     clock: Callable[[], float]  # seconds since the epoch
@@ -56,6 +57,8 @@ class RequestLog:
     path: str = ""
     client: str = ""  # as the log shows it
     key: str = ""  # the name of the API key that was sent
+    peer: str = ""  # who shares places and bytes with whom
+    body_bytes: int = 0  # that the body holds of the budget
     is_admin: bool = False  # the owner, or a key that may administer
     is_logged: bool = False  # its connection has had its line in access.log
     begun: bool = False  # the head of an answer is out

@@ -30,6 +30,8 @@ from swiftlmd.http.security import Scope
 
 OFFER_S = 300.0
 _TRIES, _TRIES_S = 10, 60.0
+_PEERS = 1024  # whose tries are counted
+_MAX_BODY_BYTES = 4096
 _MAX_NAME = 40
 _CERTIFICATE = "application/x-x509-ca-cert"
 
@@ -46,16 +48,16 @@ class Offers:
         self._clock = clock
         self._token = ""
         self._good_until = 0.0
-        self._tries: deque[float] = deque(maxlen=_TRIES)
+        self._tries: dict[str, deque[float]] = {}  # of each peer, the latest
 
     def make(self) -> str:
         self._token, self._good_until = secrets.token_urlsafe(16), self._clock() + OFFER_S
         return self._token
 
-    def take(self, token: str) -> None:
-        """Uses the token up. Raises ServiceError: 429 after too many tries, 403 for a wrong one."""
-        now = self._clock()
-        if len(self._tries) == _TRIES and now < self._tries[0] + _TRIES_S:
+    def refuse_guessers(self, peer: str) -> None:
+        """Raises 429 after too many tries of one peer; it does not count those of others."""
+        tries = self._tries.get(peer, deque())
+        if len(tries) == _TRIES and self._clock() < tries[0] + _TRIES_S:
             raise ServiceError(
                 Kind.INVALID,
                 "too many tries to pair; try again in a minute",
@@ -63,7 +65,16 @@ class Offers:
                 status=429,
                 retry_after_s=60,
             )
-        self._tries.append(now)
+
+    def take(self, token: str, peer: str = "") -> None:
+        """Uses the token up. Raises 429 after too many tries of `peer`, 403 for a wrong one."""
+        self.refuse_guessers(peer)
+        now = self._clock()
+        tries = self._tries.pop(peer, None) or deque(maxlen=_TRIES)
+        tries.append(now)
+        self._tries[peer] = tries  # the newest stands last
+        if len(self._tries) > _PEERS:
+            del self._tries[next(iter(self._tries))]
         right = hmac.compare_digest(token.encode(errors="replace"), self._token.encode())
         if not (self._token and right and now < self._good_until):
             raise ServiceError(
@@ -127,9 +138,11 @@ class Pairing:
 
     async def pair(self, request: web.Request) -> web.Response:
         refuse_foreign_pages(request)
-        body = await request.app[CONTEXT].bodies.read(request, PairRequest)
+        peer = request.remote or ""
+        self._offers.refuse_guessers(peer)  # before anything is read
+        body = await request.app[CONTEXT].bodies.read(request, PairRequest, _MAX_BODY_BYTES)
         name = _shown(body.name)
-        self._offers.take(body.token)
+        self._offers.take(body.token, peer)
         added = await self._admin.add_key(m.AddKeyRequest(name=name))
         if added.fault is not None:
             raise from_fault(added.fault)

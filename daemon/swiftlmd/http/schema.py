@@ -17,7 +17,6 @@ from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from swiftlmd.config.http import HttpOptions
 from swiftlmd.http.errors import invalid, unsupported
 from swiftlmd.http.limits import read_body
 
@@ -68,13 +67,12 @@ AnyBody = TypeVar("AnyBody", bound=Body)
 class BodyReader:
     """Reads and validates bodies; remembers which unknown fields the log has named."""
 
-    def __init__(self, options: HttpOptions) -> None:
-        self._options = options
+    def __init__(self) -> None:
         self._named: set[tuple[str, str]] = set()
 
-    async def read(self, request: web.Request, model: type[AnyBody]) -> AnyBody:
+    async def read(self, request: web.Request, model: type[AnyBody], limit: int = 0) -> AnyBody:
         """The body as `model`; raises 400 that names the field at fault."""
-        raw = await read_body(request, self._options)
+        raw = await read_body(request, limit)
         if len(raw) > _LARGE_BYTES:
             body = await asyncio.to_thread(parse, model, raw)
         else:
