@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import json
 from dataclasses import replace
@@ -11,6 +12,7 @@ from scripted_backend import MODEL, serve
 from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
 from swiftlmd.http.context import CONTEXT
+from swiftlmd.http.embeddings import _floats
 from swiftlmd.http.limits import BodyBudget
 
 MIB = 1 << 20
@@ -138,3 +140,37 @@ async def test_connections_are_bounded_and_told_so():
         assert await again.status() == 200
         for one in (*inside, outside, again):
             one.writer.close()
+
+
+async def test_a_large_answer_of_embeddings_leaves_the_loop_to_others(http):
+    inputs, width = 512, 1024
+    async with serve() as server:
+        url = server.url + "/v1/embeddings"
+        body = {"model": MODEL, "input": ["x"] * inputs, "dimensions": width}
+        gaps, loop = [], asyncio.get_running_loop()
+
+        async def watch() -> None:
+            last = loop.time()
+            while True:
+                await asyncio.sleep(0.002)
+                gaps.append(loop.time() - last)
+                last = loop.time()
+
+        watching = asyncio.create_task(watch())
+        async with http.post(url, json=body) as reply:
+            raw = await reply.read()
+        watching.cancel()
+        found = json.loads(raw)
+        assert len(found["data"]) == inputs
+        assert found["data"][3]["embedding"][:3] == [3.0, 3.125, 3.25]
+        assert found["usage"]["total_tokens"] == 3 * inputs
+        # The scripted backend packs its vectors on the loop, before anything is written.
+        assert sorted(gaps)[-2] < 0.15
+
+
+def test_numbers_are_written_short_and_read_back_the_same():
+    values = array.array("f", [0.1, 1.0, -2.5e-8, 3.4e38, float("nan"), float("inf")])
+    text = _floats(values.tobytes())
+    assert text == "[0.100000001,1,-2.50000003e-08,3.39999995e+38,null,null]"
+    read = array.array("f", json.loads(text)[:4])
+    assert read == values[:4]

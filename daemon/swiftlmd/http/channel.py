@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
 from aiohttp import HttpVersion11, web
@@ -37,10 +37,16 @@ class _EventStream(web.StreamResponse):
 
 
 class Channel:
-    """The response of one stream. `comment` makes what is sent while nothing happens."""
+    """The response of one stream. `comment` makes what is sent while nothing happens, if that may
+    be."""
 
-    def __init__(self, request: web.Request, comment: Callable[[], bytes]) -> None:
-        self.response = _EventStream(headers=SSE_HEADERS)
+    def __init__(
+        self,
+        request: web.Request,
+        comment: Callable[[], bytes] | None,
+        headers: Mapping[str, str] = SSE_HEADERS,
+    ) -> None:
+        self.response = _EventStream(headers=headers)
         if request.version < HttpVersion11:  # no chunks: the connection's end is the body's
             self.response.force_close()
         self._request = request
@@ -112,17 +118,17 @@ class Channel:
 
     async def _tick(self) -> None:
         options = self._options
+        look_s = options.stall_s / _LOOKS_PER_STALL
         silence_s = min(options.first_comment_s, options.comment_s)
         while True:
             silent_s = time.monotonic() - self._written_at
+            left_s = silence_s - silent_s if self._comment is not None else look_s
             if self._writers:
                 await self._watch_the_write()
-            elif silent_s >= silence_s:
-                await self._write_comment()
+            elif self._comment is not None and left_s <= 0:
+                await self._write_comment(self._comment())
                 silence_s = options.comment_s
-            await asyncio.sleep(
-                min(max(0.0, silence_s - silent_s), self._options.stall_s / _LOOKS_PER_STALL)
-            )
+            await asyncio.sleep(min(max(0.001, left_s), look_s))
 
     async def _watch_the_write(self) -> None:
         """Returns when the write under way is done; drops a reader that takes nothing of it."""
@@ -133,10 +139,10 @@ class Channel:
             if stall.has_lasted():
                 return
 
-    async def _write_comment(self) -> None:
+    async def _write_comment(self, comment: bytes) -> None:
         try:
             async with asyncio.timeout(self._options.stall_s):
-                await self.write(self._comment())
+                await self.write(comment)
         except TimeoutError:
             _drop(self._request)
 

@@ -79,9 +79,9 @@ class ImageBudget:
         self._take(param)
         return self._part(await self._images.load(url, param), param)
 
-    def decode(self, data: str, param: str) -> m.Part:
+    async def decode(self, data: str, param: str) -> m.Part:
         self._take(param)
-        return self._part(self._images.from_base64(data, param), param)
+        return self._part(await self._images.from_base64(data, param), param)
 
     def _take(self, param: str) -> None:
         if not self._left:

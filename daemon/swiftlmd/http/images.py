@@ -1,8 +1,8 @@
 """Images in requests: data URIs, and https addresses of public hosts; nothing else.
 
 A fetched image must not become a way into the local network: the name is resolved here, private
-addresses are refused, the connection goes to the very address that was checked, and each
-redirect is checked again.
+addresses are refused, the connection goes to the very address that was checked, which is
+looked at once more when its socket is made, and each redirect is checked again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ import asyncio
 import base64
 import binascii
 import ipaddress
+import logging
 import socket
+import unicodedata
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote_to_bytes, urljoin, urlsplit
 
 import aiohttp
+from aiohttp import AddrInfoType
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from swiftlm_proto import messages as m
@@ -23,7 +27,10 @@ from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import ServiceError
 from swiftlmd.http.errors import invalid, unsupported
 
+log = logging.getLogger(__name__)
+
 MIB = 1 << 20
+_LARGE = 1 << 16  # characters; decoding fewer takes less than handing them to a thread
 MAX_REDIRECTS = 3
 
 _SIGNATURES = (
@@ -51,8 +58,13 @@ class ImageLoader:
 
     async def load(self, url: str, param: str) -> m.Image:
         if url[:5].lower() == "data:":
-            return self.decode(*_split_data_uri(url, param), param)
-        scheme = urlsplit(url).scheme.lower()
+            head, comma, data = url.partition(",")
+            if not comma:
+                raise invalid(f"{param}: the data URI has no data", param, code="invalid_image_url")
+            if head.lower().endswith(";base64"):
+                return await self.from_base64(data, param)
+            return await self._decoded(_unquote, data, 3, param)
+        scheme = url.partition(":")[0].strip().lower()
         if scheme != "https":
             raise invalid(
                 f"{param}: image addresses must be data: or https:, not {scheme[:16] or 'a path'}",
@@ -63,18 +75,24 @@ class ImageLoader:
             raise unsupported(f"{param}: fetching images is off here; send a data: URI", param)
         return self._checked(await self._fetch(url, param), param)
 
-    def from_base64(self, data: str, param: str) -> m.Image:
-        return self.decode(data.encode("ascii", "replace"), True, param)
+    async def from_base64(self, data: str, param: str) -> m.Image:
+        return await self._decoded(_from_base64, data, 4 / 3, param)
 
-    def decode(self, data: bytes, is_base64: bool, param: str) -> m.Image:
-        if len(data) > self._options.max_image_bytes * 4 // 3 + 4:
+    async def _decoded(
+        self, decode: Callable[[str], bytes], data: str, factor: float, param: str
+    ) -> m.Image:
+        """`data` has at most `factor` characters for each byte. Its size is judged before anything
+        is decoded, and much of it is decoded on a thread: the loop has other streams."""
+        if len(data) > self._options.max_image_bytes * factor + 4:
             raise self._too_large(param)
-        if is_base64:
-            try:
-                data = base64.b64decode(data, validate=False)
-            except (binascii.Error, ValueError):
-                raise invalid(f"{param}: the image is not base64", param) from None
-        return self._checked(data, param)
+        try:
+            if len(data) > _LARGE:
+                content = await asyncio.to_thread(decode, data)
+            else:
+                content = decode(data)
+        except (binascii.Error, ValueError):
+            raise invalid(f"{param}: the image is not base64", param) from None
+        return self._checked(content, param)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -97,9 +115,11 @@ class ImageLoader:
                     content, url = await self._get(url, param)
                     if content is not None:
                         return content
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            reason = str(error) or type(error).__name__
-            raise _unreachable(param, reason) from error
+        # ValueError: what the client library finds wrong with an address, UnicodeError among them.
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            # One text for all: which ports of which machines answer is nobody's business.
+            log.debug("image not fetched: %r", error)
+            raise _unreachable(param, "no public host sends it") from error
         raise _unreachable(param, f"more than {MAX_REDIRECTS} redirects")
 
     async def _get(self, url: str, param: str) -> tuple[bytes | None, str]:
@@ -121,7 +141,9 @@ class ImageLoader:
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(resolver=PublicResolver(), limit=8)
+            connector = aiohttp.TCPConnector(
+                resolver=PublicResolver(), limit=8, socket_factory=public_socket
+            )
             self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
         return self._session
 
@@ -147,6 +169,15 @@ class PublicResolver(AbstractResolver):
         """Nothing is held."""
 
 
+def public_socket(address: AddrInfoType) -> socket.socket:
+    """A socket for a connection to `address`, the very one that is made. Raises OSError for one
+    that is not public: an address that the client library read out of a name asks no resolver."""
+    family, kind, proto, _, where = address
+    if not is_public(str(where[0])):
+        raise OSError(f"{where[0]} is not a public address")
+    return socket.socket(family, kind, proto)
+
+
 def _result(host: str, entry: tuple[Any, ...]) -> ResolveResult:  # Any: getaddrinfo's own type
     family, _, proto, _, address = entry
     return ResolveResult(
@@ -163,22 +194,29 @@ def is_public(address: str) -> bool:
     """Whether the address is of the open internet: not loopback, private, link-local, ..."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
-        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo and ip.teredo[1])
+        inner = ip.sixtofour or (ip.teredo and ip.teredo[1])
         if inner:
             return is_public(str(inner))
-        if ip in _NAT64:
+        if any(ip in network for network in _HOLD_IPV4):
             return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+        if ip in _LOCAL_NAT64:
+            return False
     return ip.is_global and not ip.is_multicast
 
 
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# IPv4 in the last 32 bits: compatible (which holds ::1), mapped, translated, NAT64.
+_HOLD_IPV4 = tuple(
+    ipaddress.IPv6Network(text)
+    for text in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")
+)
+_LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")
 
 
 def refuse_private_address(url: str, param: str) -> None:
     """Raises for a redirect away from https and for an address literal that is not public."""
     try:
         parts = urlsplit(url)
-        host = parts.hostname or ""
+        host = _plain_dots(parts.hostname or "")
     except ValueError:
         raise invalid(f"{param}: not an address", param, code="invalid_image_url") from None
     if parts.scheme.lower() != "https" or not host:
@@ -193,11 +231,17 @@ def refuse_private_address(url: str, param: str) -> None:
         raise invalid(f"{param}: {host} is not a public host", param, code="invalid_image_url")
 
 
-def _split_data_uri(url: str, param: str) -> tuple[bytes, bool]:
-    head, comma, data = url.partition(",")
-    if not comma:
-        raise invalid(f"{param}: the data URI has no data", param, code="invalid_image_url")
-    return unquote_to_bytes(data), head.lower().endswith(";base64")
+def _plain_dots(host: str) -> str:
+    """As IDNA reads it: wide digits and three more kinds of dots."""
+    return unicodedata.normalize("NFKC", host).replace("\u3002", ".")
+
+
+def _unquote(data: str) -> bytes:
+    return unquote_to_bytes(data)
+
+
+def _from_base64(data: str) -> bytes:
+    return base64.b64decode(data.encode("ascii", "replace"), validate=False)
 
 
 def _media_type(content: bytes) -> str:

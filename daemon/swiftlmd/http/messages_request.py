@@ -208,7 +208,7 @@ async def _parts(block: Block, param: str, images: ImageBudget) -> list[m.Part]:
     source = block.source
     if block.type == "image" and isinstance(source, ImageSource):
         if source.type == "base64" and source.data is not None:
-            return [images.decode(source.data, param)]
+            return [await images.decode(source.data, param)]
         if source.type == "url" and source.url is not None:
             return [await images.load(source.url, param)]
     if block.type == "document" and isinstance(source, ImageSource) and source.type == "text":
