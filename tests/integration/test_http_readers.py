@@ -246,6 +246,8 @@ async def test_a_refused_request_may_use_its_key_again(http):
         url = server.url + "/v1/chat/completions"
         async with http.post(url, json=BODY, headers=KEPT) as reply:
             assert reply.status == 429
+        async with http.get(f"{server.url}/v1/answers/{KEY}") as reply:
+            assert reply.status == 429  # for one whose connection broke before it read this
         backend.refusal = None
         async with http.post(url, json=BODY, headers=KEPT) as reply:
             assert reply.status == 200

@@ -173,12 +173,12 @@ class _BoundedServer:
 
 
 class _WireLog(logging.LoggerAdapter[logging.Logger]):
-    """What aiohttp says about connections, except of bytes that are no request: these are the
-    client's fault, and perhaps a prompt."""
+    """What aiohttp says about connections, except of clients that left, and of bytes that are no
+    request: these are the client's fault, and perhaps a prompt."""
 
     def exception(self, msg: object, *args: object, **rest: Any) -> None:  # Any: as logging has it
-        if isinstance(rest.get("exc_info"), HttpProcessingError):
-            self.debug("not a request: %s", type(rest["exc_info"]).__name__)
+        if isinstance(rest.get("exc_info"), HttpProcessingError | ConnectionError):
+            self.debug("no request, or no client: %s", type(rest["exc_info"]).__name__)
         else:
             super().exception(msg, *args, **rest)
 

@@ -148,7 +148,8 @@ class KeptAnswers:
         """Starts the generation, owned by nobody's connection. Raises ServiceError."""
         if not _KEY.fullmatch(key):
             raise invalid(f"{KEEP_HEADER}: 16 to 64 letters, digits, - or _", KEEP_HEADER)
-        if key in self._answers:
+        before = self._answers.get(key)
+        if before is not None and before.refusal is None:  # a refused request may come again
             raise ServiceError(Kind.INVALID, f"{KEEP_HEADER}: this key is in use", status=409)
         self._make_room(generation.client)
         answer = self._answers[key] = KeptAnswer(encoder, generation.client)
@@ -169,11 +170,6 @@ class KeptAnswers:
         del self._answers[key]
         if answer.task is not None:
             answer.task.cancel()
-
-    def forget_refusal(self, answer: KeptAnswer) -> None:
-        """Its reader knows: the same request may come again under the same key."""
-        for key in [key for key, kept in self._answers.items() if kept is answer]:
-            del self._answers[key]
 
     async def close(self) -> None:
         tasks = [answer.task for answer in self._answers.values() if answer.task is not None]
@@ -250,7 +246,6 @@ async def follow(request: web.Request, answer: KeptAnswer, start: int) -> web.St
                 await channel.fail(gone, answer.encoder.error(gone))
                 return channel.response
             if answer.refusal is not None:
-                request.app[CONTEXT].answers.forget_refusal(answer)
                 await channel.fail(answer.refusal, answer.encoder.error(answer.refusal))
             else:
                 await channel.end()
