@@ -47,9 +47,13 @@ QUESTION = Chat((Message("user", (TextPart("hello world"),)),))
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    folder = make_model("llama", tmp_path_factory.mktemp("llama"), max_position_embeddings=1024)
-    with EngineHarness(folder, prefix_cache_bytes=16 << 20, max_queue=200) as harness:
+def folder_of_llama(tmp_path_factory):
+    return make_model("llama", tmp_path_factory.mktemp("llama"), max_position_embeddings=1024)
+
+
+@pytest.fixture(scope="module")
+def engine(folder_of_llama):
+    with EngineHarness(folder_of_llama, prefix_cache_bytes=16 << 20, max_queue=200) as harness:
         yield harness
 
 
@@ -245,3 +249,63 @@ def test_a_scored_prompt_alone_has_no_new_token(engine):
         assert answer.content == engine.session.preparer.tokenizer.decode(list(ids))
         assert answer.finished.reason is EndReason.LENGTH
         assert answer.finished.usage.completion_tokens == 0
+
+
+ENDED_BY_GRAMMAR = {
+    "choice": Grammar(GrammarKind.CHOICE, choices=("yes", "no")),
+    "schema": Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA)),
+    "regex": Grammar(GrammarKind.REGEX, r"[0-9]{3}"),
+    "lark": Grammar(GrammarKind.LARK, 'start: "a" "b"'),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("choice", GREEDY),
+        ("choice", sampled(3)),
+        ("regex", GREEDY),
+        ("lark", GREEDY),
+        ("schema", sampled(3)),  # greedy random weights write white space for ever
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "more",
+    [{"min_tokens": 60}, {"ignore_eos": True}, {"min_tokens": 60, "ignore_eos": True}],
+    ids=str,
+)
+def test_answer_whose_grammar_is_complete_ends_whatever_else_was_asked(
+    engine, kind, settings, more
+):
+    ask = GenerateJob(
+        "r", "x", settings, 100, grammar=ENDED_BY_GRAMMAR[kind], return_token_ids=True
+    )
+    [usual] = engine.run(ask)
+    [answer] = engine.run(replace(ask, **more))
+    assert answer.finished.reason is EndReason.STOP
+    assert answer.content == usual.content
+    ids = [token for delta in answer.deltas for token in delta.token_ids]
+    assert len(ids) <= usual.finished.usage.completion_tokens
+
+
+def test_grammar_goes_on_before_the_min_tokens_as_long_as_it_can(engine):
+    digits = Grammar(GrammarKind.REGEX, r"[0-9]{3,}")
+    ask = GenerateJob("r", "x", sampled(1), 40, min_tokens=12, grammar=digits)
+    [answer] = engine.run(ask)
+    assert answer.content.isdigit()
+    assert answer.finished.usage.completion_tokens >= 12
+
+
+def test_counters_count_what_usage_says(folder_of_llama):
+    with EngineHarness(folder_of_llama, draft="ngram") as engine:
+        loops = "the quick brown fox jumps over the lazy dog " * 2
+        jobs = [
+            GenerateJob("a", loops, GREEDY, 31, ignore_eos=True),
+            GenerateJob("b", loops, GREEDY, 40, stop=("e",), ignore_eos=True),
+            GenerateJob("c", loops, GREEDY, 17),
+            GenerateJob("d", loops, GREEDY, 0, echo=True),
+        ]
+        used = [engine.run(job)[0].finished.usage.completion_tokens for job in jobs]
+        assert engine.session.engine.counters.completion_tokens == sum(used)
+        assert used[-1] == 0

@@ -52,6 +52,10 @@ class RowConstraint:
         self._constraint = constraint
         self._mask = np.zeros(mask_width, dtype=np.int32)
 
+    @property
+    def is_done(self) -> bool:
+        return self._constraint.is_done
+
     def advance(self, token_id: int) -> None:
         if not self._constraint.is_done:
             self._constraint.advance(token_id)

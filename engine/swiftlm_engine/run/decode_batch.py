@@ -269,13 +269,16 @@ class DecodeBatch:
     def _mask_row(self, logits: mx.array, row: Row) -> mx.array:
         if not self._is_masked(row):
             return logits
-        if row.banned_ids is not None and row.may_not_end:
-            logits = mx.put_along_axis(
-                logits, row.banned_ids[None], mx.array(-mx.inf, logits.dtype), axis=-1
-            )
         if row.constraint is not None:
             logits = row.constraint.apply(logits)
-        return logits
+        if row.banned_ids is None or not row.may_not_end:
+            return logits
+        open_ended = mx.put_along_axis(
+            logits, row.banned_ids[None], mx.array(-mx.inf, logits.dtype), axis=-1
+        )
+        # A grammar that is complete allows ends only: then the answer is over, however short.
+        is_over = mx.max(open_ended, axis=-1, keepdims=True) == -mx.inf
+        return mx.where(is_over, logits, open_ended)
 
     # -- reading
 

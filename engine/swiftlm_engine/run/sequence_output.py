@@ -51,6 +51,11 @@ class SequenceOutput:
     _held_logprobs: list[Logprob] = field(default_factory=list)
     _held_ids: list[int] = field(default_factory=list)
 
+    @property
+    def num_taken(self) -> int:
+        """Tokens of its answer, as they are billed."""
+        return self._num_taken
+
     def echo(self, scores: Sequence_[ScoredToken]) -> Iterator[Event]:
         """The prompt's text, and with it in parts that are quick to send what its tokens scored."""
         rows = [self._logprob(one.token_id, one.logprob, one.top) for one in scores]
@@ -78,11 +83,17 @@ class SequenceOutput:
         if self.parser.should_close_thinking and not self._closing:
             self.row.forced_ids = list(self.closing_ids)
             self._closing = True
-        if self.parser.stopped:
+        if self.parser.stopped or self._is_complete:
             self.ended = FinishReason.STOP
         elif self._num_taken >= self.sequence.max_tokens:
             self.ended = FinishReason.LENGTH
         return events
+
+    @property
+    def _is_complete(self) -> bool:
+        """Nothing can follow but the ends, and those are ignored."""
+        constraint = self.row.constraint
+        return self.job.ignore_eos and constraint is not None and constraint.is_done
 
     def close(self, reason: FinishReason, now: float) -> list[Event]:
         """The last deltas and the one terminal event."""
@@ -179,6 +190,7 @@ class SequenceOutputFactory:
     make_parser: MakeParser
     remember: Callable[[OutputParser, str], None]  # told when an answer is complete
     closing_ids: tuple[int, ...]  # what ends the thoughts of this model
+    newline_ids: tuple[int, ...]
     texts: TokenTexts
     eos_ids: frozenset[int]
     vocab_size: int
@@ -204,7 +216,13 @@ class SequenceOutputFactory:
         ends = self._end_ids(prepared)
         row = Row(
             sequence,
-            RowSampling(prepared.sampling, prompt.token_ids, self.vocab_size, index),
+            RowSampling(
+                prepared.sampling,
+                prompt.token_ids,
+                self.vocab_size,
+                index,
+                spared_ids=(*self.newline_ids, *self.eos_ids, *ends),
+            ),
             top_logprobs=job.top_logprobs,
             constraint=prepared.constraints[index],
             banned_ids=self._banned(ends) if job.min_tokens else None,

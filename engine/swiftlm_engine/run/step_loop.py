@@ -186,7 +186,6 @@ class StepLoop:
             events += self._take(choice, token)
             if choice.ended is not None:
                 finished.append((choice.sequence, choice.ended))
-        self.counters.completion_tokens += len(tokens)
         self._decoded.count(len(tokens), now)
         ended = [(self._choices.pop(sequence.key), reason) for sequence, reason in finished]
         for choice, reason in ended:
@@ -199,6 +198,7 @@ class StepLoop:
         return finished, len(tokens)
 
     def _take(self, choice: SequenceOutput, token: RowToken) -> list[Event]:
+        before = choice.num_taken
         try:
             return choice.take(token)
         except Exception:
@@ -206,6 +206,8 @@ class StepLoop:
             log.exception("request %s failed while its text was parsed", choice.job.request_id)
             choice.ended = FinishReason.ERROR
             return []
+        finally:
+            self.counters.completion_tokens += choice.num_taken - before
 
     def decode_speed(self, now: float) -> float:
         """Tokens per second of all sequences together, over the last seconds."""

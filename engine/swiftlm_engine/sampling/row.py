@@ -7,6 +7,7 @@ token is read. A row's draws depend on its own seed and position only, never on 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from typing import Protocol
 
 import mlx.core as mx
@@ -22,10 +23,17 @@ class RowSampling:
     """Penalties and randomness of one row. Owned by the engine thread."""
 
     def __init__(
-        self, settings: SamplingSettings, prompt_ids: list[int], vocab_size: int, index: int = 0
+        self,
+        settings: SamplingSettings,
+        prompt_ids: list[int],
+        vocab_size: int,
+        index: int = 0,
+        spared_ids: Iterable[int] = (),
     ) -> None:
-        """`index` tells the n choices of one request apart: each draws from its own stream."""
+        """`index` tells the n choices of one request apart: each draws from its own stream.
+        `spared_ids` are never dropped by XTC: without its ends an answer does not end."""
         self.settings = settings
+        self._spared_ids = tuple(sorted(i for i in set(spared_ids) if i < vocab_size))
         seed = secrets.randbits(63) if settings.seed is None else settings.seed
         self._seed = (seed + index * 0x9E3779B97F4A7C15) & _MASK
         self._position = 0
@@ -42,6 +50,15 @@ class RowSampling:
         self._bias = _bias_vector(settings, vocab_size)
         self._seen_prompt_end = False
         self._replaying = False
+
+    @property
+    def spared_ids(self) -> tuple[int, ...]:
+        return self._spared_ids if self.settings.xtc_probability > 0.0 else ()
+
+    @property
+    def filters(self) -> tuple[object, ...]:
+        """Rows with equal filters are filtered in one call."""
+        return (*self.settings.filters, self.spared_ids)
 
     @property
     def _counts_matter(self) -> bool:
@@ -95,6 +112,9 @@ def _bias_vector(settings: SamplingSettings, vocab_size: int) -> mx.array | None
 
 class TokenConstraint(Protocol):
     """A grammar that follows one row (see row_constraint.py)."""
+
+    @property
+    def is_done(self) -> bool: ...
 
     def advance(self, token_id: int) -> None: ...
 

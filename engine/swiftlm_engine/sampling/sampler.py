@@ -42,7 +42,7 @@ def _sample_groups(logprobs: mx.array, rows: list[RowSampling]) -> mx.array:
     """Rows with equal filters are filtered together; the draw is per row."""
     groups: dict[object, list[int]] = defaultdict(list)
     for i, row in enumerate(rows):
-        groups["greedy" if row.settings.greedy else row.settings.filters].append(i)
+        groups["greedy" if row.settings.greedy else row.filters].append(i)
     tokens: list[mx.array | None] = [None] * len(rows)
     for kind, members in groups.items():
         picked = logprobs if len(members) == len(rows) else logprobs[mx.array(members)]
@@ -73,10 +73,14 @@ def _draw(logprobs: mx.array, rows: list[RowSampling]) -> mx.array:
 
 
 def _apply_xtc(logprobs: mx.array, keys: list[mx.array], rows: list[RowSampling]) -> mx.array:
-    """Drops all but the least likely of the tokens above the threshold, with the row's chance."""
+    """Drops all but the least likely of the tokens above the threshold, with the row's chance;
+    never ends and newlines."""
     threshold = rows[0].settings.xtc_threshold
     probs = mx.softmax(logprobs.astype(mx.float32), axis=-1)
     least = mx.where(probs > threshold, probs, mx.inf).min(axis=-1, keepdims=True)
     dice = mx.stack([mx.random.uniform(shape=(1,), key=key) for key in keys])
-    drop = (probs > least) & (dice < rows[0].settings.xtc_probability)
+    above = probs > least
+    if spared := list(rows[0].spared_ids):
+        above[:, spared] = False
+    drop = above & (dice < rows[0].settings.xtc_probability)
     return mx.where(drop, -mx.inf, logprobs)

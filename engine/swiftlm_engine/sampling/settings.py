@@ -13,9 +13,13 @@ class BadSampling(ValueError):
         self.param = param
 
 
+# As vLLM has it: log-probabilities that are divided by less leave the range of float32.
+GREEDY_BELOW = 1e-5
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """Temperature 0 is greedy. `seed` None draws a fresh seed for the request."""
+    """Temperature 0, or next to it, is greedy. `seed` None draws a fresh seed for the request."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -32,7 +36,7 @@ class SamplingSettings:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0.0
+        return self.temperature < GREEDY_BELOW
 
     @property
     def filters(self) -> tuple[float, int, float, float, float]:

@@ -194,6 +194,7 @@ def _choices(
         conversation.parser,
         text.remember,
         _closing_ids(text, tokenizer),
+        tuple(tokenizer.encode("\n")),
         text.texts,
         frozenset(tokenizer.eos_token_ids),
         vocab_size,
