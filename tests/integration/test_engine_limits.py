@@ -95,6 +95,77 @@ async def test_step_loop_that_dies_ends_the_process_with_its_own_code(monkeypatc
     assert code != 0
 
 
+async def test_process_ends_also_where_the_dying_engine_cannot_be_cleaned_up(monkeypatch):
+    class Broken:
+        has_work = True
+
+        def step(self):
+            raise ValueError("a bug in the step")
+
+    class Engine:
+        def fail_all(self, fault):
+            raise RuntimeError("the device is gone")
+
+    left = threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda code: left.set())
+    service = EngineService()
+    service._session = SimpleNamespace(engine=Engine())
+    service._mlx.call(service._mlx.drive, Broken())
+    assert await asyncio.wait_for(service.ended, 20) is EngineExit.LOOP_DIED
+    assert await asyncio.to_thread(left.wait, 20)
+
+
+async def test_abort_that_meets_its_request_on_the_way_leaves_no_mark_behind():
+    service = EngineService()
+    service._preparing.add("r")
+
+    def abort(request_id):
+        service._preparing.discard(request_id)  # as queueing it has done meanwhile
+        return True
+
+    service._session = SimpleNamespace(engine=SimpleNamespace(abort=abort))
+    reply = await service.abort(m.AbortRequest(request_id="r"))
+    assert reply.found
+    assert not service._cancelled
+    await asyncio.to_thread(service._mlx.stop, 10)
+
+
+@pytest.mark.parametrize("moment", ["close", "preempt"])
+def test_step_that_fails_while_a_sequence_leaves_costs_the_step_only(folder, monkeypatch, moment):
+    with EngineHarness(folder, context=CONTEXT) as harness:
+        runner, scheduler = harness.session.runner, harness.session.engine.scheduler
+        job = GenerateJob("leaves", (5, 6, 7), ignore_eos=True)
+        prepared = harness.session.preparer.prepare(job)
+
+        def fail_once():
+            harness.session.engine.submit(prepared)
+            while not (scheduler.running and scheduler.running[0].output_ids):
+                harness.session.step()
+            original = getattr(runner, moment)
+
+            def out_of_memory(*args, **more):
+                monkeypatch.setattr(runner, moment, original)
+                raise RuntimeError("[malloc] Unable to allocate")
+
+            monkeypatch.setattr(runner, moment, out_of_memory)
+            if moment == "close":
+                harness.session.engine.abort("leaves")
+            else:
+                victim = scheduler._preempt_youngest()
+                monkeypatch.setattr(scheduler, "_grow", lambda: ((), (victim,)))
+            harness.session.step()
+            monkeypatch.undo()
+
+        harness.mlx.call(fail_once).result(30)
+        [answer] = harness.collect(1).values()
+        assert answer.finished.reason is EndReason.ERROR
+        assert answer.num_finished == 1
+        assert not harness.session.has_work
+        [after] = harness.run(GenerateJob("after", (5, 6, 7), max_tokens=3, ignore_eos=True))
+        assert after.finished.reason is EndReason.LENGTH
+        assert runner.num_open == 0
+
+
 class Steps:
     """An engine that always decodes."""
 

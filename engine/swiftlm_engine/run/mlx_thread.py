@@ -112,7 +112,10 @@ class MlxThread:
                 self._turn()
         except BaseException as error:
             log.critical("the step loop died", exc_info=True)
-            self._on_death(error)
+            try:
+                self._on_death(error)
+            except Exception:  # the thread must stay, parked (see `stop`)
+                log.exception("the end of the step loop could not be told")
         self._steps = None
         self._ended.set()
         threading.Event().wait()

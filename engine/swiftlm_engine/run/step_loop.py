@@ -124,18 +124,21 @@ class StepLoop:
     def step(self) -> None:
         """One turn: plan, run, apply."""
         plan = self.scheduler.plan()
+        try:
+            self._let_go(plan)
+            result = self._run(plan)
+        except RuntimeError as error:
+            self._fail_step(error, plan)
+            return
+        self.scheduler.apply(plan, result)
+        self.counters.steps += 1
+
+    def _let_go(self, plan: StepPlan) -> None:
         for sequence in plan.gone:
             self._leave(sequence)
         for sequence in plan.preempted:
             log.info("request %s gives its memory back and waits", sequence.request_id)
             self.runner.preempt(sequence)
-        try:
-            result = self._run(plan)
-        except RuntimeError as error:
-            self._fail_step(error)
-            return
-        self.scheduler.apply(plan, result)
-        self.counters.steps += 1
 
     def _run(self, plan: StepPlan) -> StepResult:
         joined = self._start_decoding(plan)
@@ -308,15 +311,16 @@ class StepLoop:
             "or load the model with --kv k4v3 or a larger --memory-budget",
         )
 
-    def _fail_step(self, error: RuntimeError) -> None:
-        """The device refused a step: what was running ends, what waits goes on."""
+    def _fail_step(self, error: RuntimeError, plan: StepPlan) -> None:
+        """The device refused a step: what it was about ends, what waits goes on. A sequence that
+        was to leave may not have heard of its end, and nobody knows what a preempted one holds."""
         text = str(error)
         # Other ranks may have run a step that failed here: nobody knows what they hold.
         if self.runner.is_split or ends_process(error):
             raise error
         log.error("step failed, %d sequences lost: %s", len(self.scheduler.running), text)
         fault = EngineFault(FaultKind.INTERNAL, f"the model failed in this step: {text}")
-        self._fail(self.scheduler.fail_running(), fault)
+        self._fail((*plan.gone, *self.scheduler.fail_running(plan.preempted)), fault)
 
     def fail_all(self, fault: EngineFault) -> None:
         """Ends every request with one error event (shutdown, or the loop dies)."""

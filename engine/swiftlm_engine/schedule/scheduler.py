@@ -176,9 +176,9 @@ class Scheduler:
     def side_pass_done(self, tokens: int, seconds: float, depth: int) -> None:
         self.pass_cost.observe(tokens, seconds, usual=self._usual_chunk(), depth=depth)
 
-    def fail_running(self) -> tuple[Sequence, ...]:
-        """Ends everything that holds KV (a step broke); returns it."""
-        return self._fail(tuple(self._running))
+    def fail_running(self, others: tuple[Sequence, ...] = ()) -> tuple[Sequence, ...]:
+        """Ends everything that holds KV, and these others (a step broke); returns it."""
+        return self._fail((*self._running, *others))
 
     def fail_all(self) -> tuple[Sequence, ...]:
         """Ends everything, also what waits (the engine stops); returns it."""

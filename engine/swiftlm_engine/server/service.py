@@ -200,6 +200,8 @@ class EngineService(m.EngineBase):
             self._cancelled.add(message.request_id)
         call = self._mlx.call(session.engine.abort, message.request_id)
         found = await asyncio.wrap_future(call)
+        if message.request_id not in self._preparing:  # it was queued before the mark was set
+            self._cancelled.discard(message.request_id)
         return m.AbortReply(found=found or preparing)
 
     # -- questions
@@ -327,16 +329,19 @@ class EngineService(m.EngineBase):
             await asyncio.wait_for(self._flushed.wait(), FLUSH_S)
 
     def _on_death(self, error: BaseException) -> None:
-        """On the dying MLX thread: whoever waits gets an error, then the process ends."""
+        """On the dying MLX thread: whoever waits gets an error, then the process ends, also where
+        a broken device cannot even be cleaned up."""
         if self._group is not None:
             time.sleep(RANK_NEWS_S)  # arrays of a broken ring are better not touched again
             _end_with_rank(f"a step failed: {error}")
-        if self._session is not None:
-            fault = EngineFault(FaultKind.INTERNAL, f"the engine died: {error}")
-            self._session.engine.fail_all(fault)
         code = _exit_code(error)
         threading.Timer(2 * FLUSH_S, os._exit, (code,)).start()
-        asyncio.run_coroutine_threadsafe(self._flush_and_end(code), self._loop)
+        try:
+            if self._session is not None:
+                fault = EngineFault(FaultKind.INTERNAL, f"the engine died: {error}")
+                self._session.engine.fail_all(fault)
+        finally:
+            asyncio.run_coroutine_threadsafe(self._flush_and_end(code), self._loop)
 
     async def _flush_and_end(self, code: EngineExit) -> None:
         await self._flush()
