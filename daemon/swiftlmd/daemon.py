@@ -20,6 +20,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from swiftlm_engine.brain.prefix_folders import PrefixFolders
 from swiftlm_proto.paths import Paths
 from swiftlmd.admin.doctor import Doctor
 from swiftlmd.admin.service import AdminService
@@ -58,7 +59,7 @@ from swiftlmd.memory import Governor, Level, RatioStore, Watch, system_device, s
 from swiftlmd.memory.machine import Machine, has_cuda_mlx, wired_without_owner
 from swiftlmd.memory.thermal import system_thermal
 from swiftlmd.planning.disk_speeds import DiskSpeeds
-from swiftlmd.planning.planner import ModelPlanner, plan_request
+from swiftlmd.planning.planner import ModelPlanner, plan_request, prefix_root
 from swiftlmd.residency.memory_report import PriceCheck, memory_report
 from swiftlmd.residency.reclaim import EngineReclaimer
 from swiftlmd.residency.residency import Residency
@@ -309,6 +310,7 @@ class Daemon:
             calibration=CalibrationAdmin(self._calibrator),
             sessions=self._sessions,
             metrics=self._metrics,
+            prefixes=PrefixFolders(prefix_root(self._given.paths)),
         )
 
     def _store_service(self) -> StoreService:

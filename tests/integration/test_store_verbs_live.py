@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from fake_hub import FakeHub, Slow, model_files, until
@@ -14,6 +15,7 @@ from tiny_gguf import write_gguf
 from tiny_models import make_model
 
 from swiftlm_proto import messages as m
+from swiftlm_proto.paths import under
 
 NAME = "org/tiny-mlx"
 
@@ -74,6 +76,35 @@ async def test_pull_show_fit_and_remove(live: LiveDaemon, place: Home) -> None:
     await ctl(place, "models", "rm", NAME, "--yes")
     listed = json.loads(await ctl(place, "models", "--json"))
     assert [model["model"] for model in listed] == ["tiny"]
+
+
+def keep_prefix(place: Home, folder: str) -> Path:
+    """As an engine has left it when it was unloaded."""
+    kept = under(place.root).cache / "prefix" / folder / "0123456789abcdef" / "block.kv"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"my bank code is four two")
+    return kept
+
+
+async def test_conversations_of_models_that_are_not_loaded_can_be_deleted(
+    live: LiveDaemon, place: Home
+) -> None:
+    tiny, gone, other = (keep_prefix(place, n) for n in ("tiny", "org--gone", "org--other"))
+    assert "tiny" in await ctl(place, "cache", "clear", "tiny")
+    assert (tiny.exists(), gone.exists(), other.exists()) == (False, True, True)
+    assert "org/gone" in await ctl(place, "cache", "clear", "org/gone")
+    assert (gone.exists(), other.exists()) == (False, True)
+    assert "org--other" in await ctl(place, "cache", "clear")
+    assert not other.exists()
+    assert "nothing was kept" in await ctl(place, "cache", "clear")
+
+
+async def test_conversations_go_with_their_model(live: LiveDaemon, place: Home) -> None:
+    await ctl(place, "pull", NAME)
+    kept, tiny = keep_prefix(place, "org--tiny-mlx"), keep_prefix(place, "tiny")
+    await ctl(place, "models", "rm", NAME, "--yes")
+    assert not kept.exists()
+    assert tiny.exists()
 
 
 async def test_search_says_what_runs_here(live: LiveDaemon, place: Home) -> None:

@@ -1,4 +1,4 @@
-"""`cache stats|clear`: the prefix caches of the loaded models."""
+"""`cache stats|clear`: the prefix caches of models; those of loaded models have statistics."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def stats(model: OptionalModel = "", json: Json = False) -> None:
 
 
 def clear(model: OptionalModel = "", json: Json = False) -> None:
-    """Forget what the prefix cache holds; of all models without a name."""
+    """Delete what the prefix cache holds in memory and on disk; of all models without a name."""
     from swiftlmctl import output
 
     found = _control(model, clear=True)
     if json:
         output.show_json(found)
     else:
-        output.say(f"cleared: {', '.join(found) or 'nothing was loaded'}")
+        output.say(f"cleared: {', '.join(found) or 'nothing was kept'}")
 
 
 def _control(model: str, *, clear: bool) -> dict[str, str]:

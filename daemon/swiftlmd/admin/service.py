@@ -17,6 +17,7 @@ from typing import Any  # JSON values
 
 import grpclib
 
+from swiftlm_engine.brain.prefix_folders import PrefixFolders
 from swiftlm_proto import messages as m
 from swiftlmd.admin.doctor import Doctor
 from swiftlmd.admin.load_options import options_over
@@ -62,6 +63,7 @@ class AdminService(m.AdminBase):
         calibration: CalibrationAdmin,
         sessions: Sessions,
         metrics: Metrics,
+        prefixes: PrefixFolders,
     ) -> None:
         self._service = service
         self._store = store
@@ -76,6 +78,7 @@ class AdminService(m.AdminBase):
         self._calibration = calibration
         self._sessions = sessions
         self._metrics = metrics
+        self._prefixes = prefixes
         self._log_folder = log_folder
 
     async def status(self, message: m.StatusRequest) -> m.DaemonStatus:
@@ -174,11 +177,14 @@ class AdminService(m.AdminBase):
             if not message.dry_run:
                 await self._service.residency.unload(message.model)
             removed = await self._store.remove(message.model, dry_run=message.dry_run)
+            kept = 0
+            if not message.dry_run:  # what was said to it goes with the model
+                kept = await asyncio.to_thread(self._prefixes.delete, message.model)
         except ServiceError as error:
             return m.RemoveModelReply(fault=error.to_fault())
         await self._service.list_models()  # names resolve by what is here now
         return m.RemoveModelReply(
-            freed_bytes=removed.freed_bytes, paths=[str(path) for path in removed.paths]
+            freed_bytes=removed.freed_bytes + kept, paths=[str(path) for path in removed.paths]
         )
 
     async def get_config(self, message: m.GetConfigRequest) -> m.ConfigReply:
@@ -295,9 +301,24 @@ class AdminService(m.AdminBase):
                     request = m.CacheRequest(clear=message.clear)
                     reply = await resident.engine.client.cache(request)
                     stats[resident.name] = reply.stats
+            if message.clear:
+                names = {wanted, message.model} - stats.keys()  # a model that is gone has its own
+                stats |= await self._delete_prefixes(names if message.model else None)
         except ServiceError as error:
             return m.CacheControlReply(stats=stats, fault=error.to_fault())
         return m.CacheControlReply(stats=stats)
+
+    async def _delete_prefixes(self, models: set[str] | None) -> dict[str, str]:
+        """On disk, of models that are not loaded; None: of all."""
+
+        def delete() -> dict[str, int]:
+            if models is None:
+                return self._prefixes.delete_all()
+            return {model: self._prefixes.delete(model) for model in sorted(models)}
+
+        freed = await asyncio.to_thread(delete)
+        found = {name: nbytes for name, nbytes in freed.items() if nbytes}
+        return {name: json.dumps({"deleted_bytes": nbytes}) for name, nbytes in found.items()}
 
     async def requests(self, message: m.RequestsRequest) -> m.RequestsReply:
         return m.RequestsReply(requests=self._service.requests.listed())

@@ -167,7 +167,7 @@ class ModelPlanner:
             kv=plan.settings.kv.value,
             kv_auto=settings.engine_kv == "auto",
             prefix_cache_bytes=plan.engine.prefix_cache_bytes,
-            prefix_cache_dir=str(self._paths.cache / "prefix") if disk else "",
+            prefix_cache_dir=str(prefix_root(self._paths)) if disk else "",
             prefix_cache_dir_bytes=disk,
             dtype=settings.engine_dtype,
             memory_limit_bytes=plan.engine.memory_limit_bytes,
@@ -238,6 +238,10 @@ def _stream_mode(plan: Plan) -> str:
     if plan.strategy is not Strategy.STREAMED:
         return "off"
     return "experts" if plan.layers is None else "layers"
+
+
+def prefix_root(paths: Paths) -> Path:
+    return paths.cache / "prefix"
 
 
 def prefix_disk_bytes(settings: Settings) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from swiftlm_engine.brain.prefix_folders import LOCK_FILE
 from swiftlm_engine.prefix.block_file import BlockHeader, CorruptFile, FileKind, read_header
 from swiftlm_engine.prefix.block_tree import Block, BlockTree, State
 from swiftlm_engine.prefix.fingerprint import Fingerprint
@@ -59,7 +60,7 @@ def open_namespace(root: Path, fingerprint: Fingerprint, lock_wait_s: float = 0.
     A predecessor that is still saving holds the lock for a few seconds: `lock_wait_s`.
     """
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock_file = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock_file = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _lock(lock_file, time.monotonic() + lock_wait_s)
         deleted = tuple(_delete_others(root, fingerprint))

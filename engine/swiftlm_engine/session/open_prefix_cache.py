@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import re
 from pathlib import Path
 
 from swiftlm_engine.brain.plan.memory_terms import WRITE_BUFFER_BYTES
+from swiftlm_engine.brain.prefix_folders import PrefixFolders
 from swiftlm_engine.load.device import Device
 from swiftlm_engine.load.options import EngineOptions
 from swiftlm_engine.prefix.cache import PrefixCache
@@ -41,7 +41,7 @@ def _ssd_tier(
     options: EngineOptions, kv: KvCaches, folder: Path, template: str, kv_format: str
 ) -> SsdTier | None:
     fingerprint = fingerprint_of(options.folder, template=template, kv_format=kv_format)
-    root = folder / re.sub(r"[^A-Za-z0-9._-]+", "--", options.model)
+    root = PrefixFolders(folder).of(options.model)
     limits = SsdLimits(options.prefix_cache_dir_bytes, queue_bytes=WRITE_BUFFER_BYTES)
     try:
         return SsdTier(root, fingerprint, kv.make, limits)

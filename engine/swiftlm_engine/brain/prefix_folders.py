@@ -1,0 +1,71 @@
+"""The folders on disk that hold kept prefixes, one of each model, whether it is loaded or not.
+
+What lies there are conversations: it must be possible to delete them without loading the model. An
+engine that serves a model holds its folder's lock; such a folder is left alone here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+LOCK_FILE = ".lock"
+
+
+def folder_name(model: str) -> str:
+    """The name of a model's folder; names of models have slashes."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "--", model)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixFolders:
+    root: Path
+
+    def of(self, model: str) -> Path:
+        return self.root / folder_name(model)
+
+    def delete(self, model: str) -> int:
+        """Deletes what is kept of a model; bytes that were freed, 0 also where it is in use."""
+        return self._delete(self.of(model))
+
+    def delete_all(self) -> dict[str, int]:
+        """Deletes everything that no engine uses: bytes by folder, of models that are gone too."""
+        freed = {folder.name: self._delete(folder) for folder in self._folders()}
+        return {name: nbytes for name, nbytes in freed.items() if nbytes}
+
+    def _folders(self) -> list[Path]:
+        try:
+            return sorted(folder for folder in self.root.iterdir() if folder.is_dir())
+        except OSError:
+            return []
+
+    def _delete(self, folder: Path) -> int:
+        is_one = folder.resolve().parent == self.root.resolve()  # ".." is a name, too
+        if not is_one or not folder.is_dir() or folder.is_symlink():
+            return 0
+        with contextlib.suppress(OSError), _locked(folder):
+            nbytes = _nbytes(folder)
+            shutil.rmtree(folder)
+            return nbytes
+        return 0
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Raises BlockingIOError while an engine has the folder."""
+    lock_file = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(lock_file)
+
+
+def _nbytes(folder: Path) -> int:
+    return sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())
