@@ -572,7 +572,7 @@ sys.path[:0] = {path!r}
 import mlx.core as mx
 mx.set_default_device(mx.cpu)
 from pathlib import Path
-from test_prefix_offers import GatedDisk, open_cache, plain, tokens, write_out
+from test_prefix_writeback import GatedDisk, open_cache, plain, tokens, write_out
 disk = GatedDisk()
 disk.gate.set()
 cache = open_cache(Path({folder!r}), disk)
