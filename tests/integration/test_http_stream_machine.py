@@ -261,13 +261,13 @@ async def books(server: Server, http: aiohttp.ClientSession) -> tuple[Counter[st
 
 
 async def settled(server: Server) -> None:
-    """What stays is stopped, then nothing is under way."""
+    """Connections are done; what goes on without one is stopped, and then nothing is under way."""
     parts = server.app[CONTEXT]
-    for answer in list(parts.answers._answers.values()):
-        if not answer.ended and answer.task is not None and not answer.is_read:
-            answer.task.cancel()
     async with asyncio.timeout(10):
         await parts.exchanges.idle.wait()
+        for answer in list(parts.answers._answers.values()):
+            if not answer.ended and answer.task is not None:
+                answer.task.cancel()
         while parts.gate.inside or server.backend.running:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0.01)
 
