@@ -37,6 +37,7 @@ from swiftlmd.faults import ServiceError
 from swiftlmd.hosts.checks import Examiner
 from swiftlmd.hosts.survey import Survey
 from swiftlmd.http.app import make_app, make_runner
+from swiftlmd.http.certificates import own_names
 from swiftlmd.http.context import CONTEXT, GUARD
 from swiftlmd.http.lan_port import LanPort
 from swiftlmd.http.limits import Exchanges
@@ -221,7 +222,7 @@ class Daemon:
         server = OwnerOnlyServer([admin, store, self._cluster()])
         sockets.push_async_callback(_close, server)
         self._lan = lan = LanPort(self._settings(), given.paths.state / "tls")
-        options = http_options(self._settings(), lan.authority)
+        options = http_options(self._settings(), lan.authority, own_names().hosts)
         app = make_app(
             self._service,
             options,

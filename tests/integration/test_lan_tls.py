@@ -66,6 +66,10 @@ async def test_the_network_gets_https_and_this_machine_plain_http(tmp_path: Path
             trusted = ssl.create_default_context(cafile=str(file))
             assert (await answer(f"{url}/v1/models", trusted, **bearer))[0] == 200
             assert (await answer(f"{url}/v1/models", trusted))[0] == 401
+            named = {**bearer, "Host": f"{own_names().hosts[0]}:{port}"}  # as the certificate says
+            assert (await answer(f"{url}/v1/models", trusted, **named))[0] == 200
+            foreign = {**bearer, "Host": f"evil.example:{port}"}
+            assert (await answer(f"{url}/v1/models", trusted, **foreign))[0] == 403
 
 
 async def offered(url: str, headers: dict[str, str]) -> dict[str, str]:

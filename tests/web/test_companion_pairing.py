@@ -9,6 +9,7 @@ import live_daemon
 import pytest
 from scripted_backend import serve
 
+from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
 from swiftlmd.http.certificates import Authority, fingerprint, own_names
 
@@ -41,6 +42,7 @@ async def test_a_key_is_shown_once_and_can_be_revoked(page, admin):
 
 async def test_a_phone_pairs_with_the_real_daemon_by_the_code_of_a_trusted_screen(page):
     async with live_daemon.home("hollow") as home, live_daemon.daemon(home) as daemon:
+        await page.goto((await daemon.admin.open_session(m.OpenSessionRequest())).url)
         await page.goto(f"{daemon.url}/#settings")
         await page.get_by_role("button", name="Network").click()
         await page.get_by_role("switch").click()

@@ -12,8 +12,12 @@ from swiftlmd.config.load import ConfigError
 from swiftlmd.config.settings import Settings
 
 
-def http_options(settings: Settings, authority: Path | None = None) -> HttpOptions:
-    """Raises ConfigError for an address that must not be served like this."""
+def http_options(
+    settings: Settings, authority: Path | None = None, certified: tuple[str, ...] = ()
+) -> HttpOptions:
+    """Raises ConfigError for an address that must not be served like this.
+
+    `certified`: the names in the certificate of `authority`."""
     encrypted = settings.http_tls != "off" and not is_loopback(settings.http_host)
     options = HttpOptions(
         host=settings.http_host,
@@ -23,6 +27,7 @@ def http_options(settings: Settings, authority: Path | None = None) -> HttpOptio
         allowed_hosts=settings.http_allowed_hosts,
         tls_port=settings.http_tls_port if encrypted else 0,
         authority=authority if encrypted and settings.http_tls == "auto" else None,
+        own_hosts=certified if encrypted and settings.http_tls == "auto" else (),
         web=settings.http_web,
         max_body_bytes=settings.http_max_body_bytes,
         max_bodies_bytes=4 * settings.http_max_body_bytes,

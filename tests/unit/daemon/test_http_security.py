@@ -92,3 +92,18 @@ def test_loopback_needs_no_key_and_a_public_address_does():
     HttpOptions(host="0.0.0.0", api_key_hashes=KEYS).check()
     with pytest.raises(ValueError, match="swiftlmctl keys add"):
         HttpOptions(host="::").check()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "host", "origin", "status"),
+    [
+        ("ai.example.com:8443", "ai.example.com:8443", "", 200),  # as a browser's bar shows it
+        ("ai.example.com", "ai.example.com:443", "https://ai.example.com", 200),
+        ("ai.example.com", "ai.example.com", "https://ai.example.com:443", 200),
+        ("ai.example.com", "ai.example.com", "http://ai.example.com:8080", 403),
+        ("ai.example.com", "other.example.com", "", 403),
+    ],
+)
+def test_names_of_a_proxy_match_with_and_without_their_ports(allowed, host, origin, status):
+    more = {"Origin": origin} if origin else {}
+    assert verdict(HttpOptions(allowed_hosts=(allowed,)), Host=host, **more) == status
