@@ -5,7 +5,6 @@ grammar is compiled once and copied per sequence; a mask costs well under a mill
 """
 
 import json
-import re
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +12,14 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from swiftlm_engine.grammar.call_grammar import (
-    ANY_OBJECT,
     CallSyntax,
     calls,
     forced_calls,
+    json_arguments,
     syntax_of,
 )
 from swiftlm_engine.grammar.lark import ANY_TEXT, GrammarBuilder, Schema
@@ -28,11 +27,16 @@ from swiftlm_engine.text.answer_format import AnswerFormat
 from swiftlm_engine.text.chat import ToolSpec
 from swiftlm_engine.text.detokenizer import TokenTexts, bare, special_tokens
 from swiftlm_engine.text.markers import unmarked
+from swiftlm_engine.text.raw_strings import slashed
 from swiftlm_engine.text.reasoning import Tags
+from swiftlm_engine.text.tagged_grammar import ANY_OBJECT
+from swiftlm_engine.text.tools.schema import CannotHold
 
 MAX_GRAMMARS = 64
+# Ten times what llguidance allows a step: bounded texts with exceptions need it once, at their
+# first token.
+LIMITS = LLParserLimits(step_lexer_fuel=2_000_000)
 KEPT_TAIL = 512  # characters in which a marker is looked for; a token is shorter
-_ESCAPE_OR_SLASH = re.compile(r"\\.|/", re.DOTALL)
 HARMONY_TRIGGER = "<|channel|>commentary to=functions."
 Mask = NDArray[np.int32]  # one bit per token, (ceil(vocabulary / 32),)
 
@@ -240,6 +244,12 @@ class ConstraintCompiler:
 
         Raises GrammarRefused.
         """
+        try:
+            return self._start(rule, opening, thinks)
+        except CannotHold as error:
+            raise GrammarRefused(str(error)) from error
+
+    def _start(self, rule: Rule, opening: str, thinks: bool) -> Constraint:
         thoughts = self._prelude(opening, thinks)
         if isinstance(rule, StrictCalls):
             return self._strict_calls(rule, thoughts)
@@ -296,15 +306,22 @@ class ConstraintCompiler:
         self.warm()
         with self._lock:
             compiled = self._compiled.get(grammar)
-            if compiled is None:
-                compiled = LLMatcher(self._tokens, grammar)
-                if compiled.is_error():
+            if compiled is None or not _works(compiled):
+                compiled = LLMatcher(self._tokens, grammar, limits=LIMITS)
+                if compiled.is_error() or not _works(compiled):
                     raise GrammarRefused(_first_line(compiled.get_error()))
                 self._compiled[grammar] = compiled
                 if len(self._compiled) > MAX_GRAMMARS:
                     self._compiled.popitem(last=False)
             self._compiled.move_to_end(grammar)
             return compiled.deep_copy()
+
+
+def _works(compiled: LLMatcher) -> bool:
+    """Copies share their states: where one ran into a limit, none goes on."""
+    copy = compiled.deep_copy()
+    copy.compute_bitmask()
+    return not copy.is_error()
 
 
 class _Vocabulary:
@@ -335,17 +352,12 @@ def _body(builder: GrammarBuilder, rule: Rule) -> str:
         case JsonSchema(schema=schema):
             return builder.schema(schema)
         case Regex(pattern=pattern):
-            return builder.terminal(f"/{_ESCAPE_OR_SLASH.sub(_escaped, pattern)}/")
+            return builder.terminal(f"/{slashed(pattern)}/")
         case Lark(grammar=grammar):
             return builder.lark(grammar)
         case ConstraintChoice(values=values):
             return "(" + " | ".join(json.dumps(value) for value in values) + ")"
     raise TypeError(f"no grammar for {type(rule).__name__}")
-
-
-def _escaped(found: re.Match[str]) -> str:
-    """A slash would end the terminal; what a client has escaped stays as it is."""
-    return found[0] if len(found[0]) > 1 else r"\/"
 
 
 def _harmony(builder: GrammarBuilder, rule: Rule) -> str:
@@ -364,8 +376,7 @@ def _harmony_calls(builder: GrammarBuilder, tools: Sequence[ToolSpec]) -> str:
     """What follows the trigger: the name, and the arguments as the message's body."""
     head = builder.literal("<|constrain|>json<|message|>")
     written = [
-        f'{json.dumps(tool.name)} " "? {head} {builder.schema(tool.parameters or ANY_OBJECT)}'
-        for tool in tools
+        f'{json.dumps(tool.name)} " "? {head} {json_arguments(builder, tool)}' for tool in tools
     ]
     return f"({' | '.join(written)})"
 

@@ -38,24 +38,39 @@ class GrammarBuilder:
         self._rules.append(f"{name}: {body}")
         return name
 
+    def reserve(self) -> str:
+        """The name of a rule that is defined later, and may refer to itself."""
+        return self._name("r")
+
+    def define(self, name: str, body: str) -> None:
+        self._rules.append(f"{name}: {body}")
+
     def terminal(self, body: str) -> str:
         name = self._name("T")
         self._rules.append(f"{name}: {body}")
         return name
 
-    def text_until(self, end: str) -> str:
-        """Any text up to and with `end`."""
-        if self._pattern.match(end):
+    def has_control(self, text: str) -> bool:
+        """Some of the text is a control token, which no other text can spell."""
+        return self._pattern.search(text) is not None
+
+    def text_until(self, end: str, body: str = ANY_TEXT) -> str:
+        """Text of a terminal's `body` up to and with `end`, which ends it where it comes first."""
+        control = self._pattern.search(end)
+        if control is not None:
             # No text holds a control token, so the text ends there by itself.
-            return f"{self.terminal(ANY_TEXT)} {self.literal(end)}"
+            before = end[: control.start()]
+            written = f"({body}) {json.dumps(before)}" if before else body
+            return f"{self.terminal(written)} {self.literal(end[control.start() :])}"
         rule = self._name("text")
-        self._rules.append(f"{rule}[suffix={json.dumps(end)}]: {ANY_TEXT}")
+        self._rules.append(f"{rule}[suffix={json.dumps(end)}]: {self.terminal(body)}")
         return rule
 
     def schema(self, schema: Schema) -> str:
         """An expression for JSON that the schema accepts."""
         options = {"whitespace_flexible": True, "whitespace_pattern": WHITESPACE}
-        return self._part({"json_schema": {**schema, "x-guidance": options}})
+        known = _loosened(schema)
+        return self._part({"json_schema": {**known, "x-guidance": options}})
 
     def lark(self, grammar: str) -> str:
         """An expression for another grammar."""
@@ -92,14 +107,62 @@ def in_order(required: Sequence[str], optional: Sequence[str], separator: str) -
     return f"({' | '.join(choices)})?" if choices else ""
 
 
-def properties_of(schema: Schema) -> tuple[dict[str, Schema], list[str]]:
-    """The properties of an object's schema, each with the definitions it may refer to, and which
-    of them are required."""
-    found = schema.get("properties")
-    shared = {k: schema[k] for k in ("$defs", "definitions") if k in schema}
-    properties: dict[str, Schema] = {}
-    if isinstance(found, Mapping):
-        properties = {k: {**v, **shared} for k, v in found.items() if isinstance(v, Mapping)}
-    required = schema.get("required")
-    names = [k for k in properties if isinstance(required, list) and k in required]
-    return properties, names
+def part_of(schema: Schema, root: Schema, only: Sequence[str] = ()) -> Schema:
+    """A part of a whole schema as a schema of its own, for values of these JSON types only."""
+    definitions = {k: root[k] for k in ("$defs", "definitions") if isinstance(root.get(k), Mapping)}
+    part = {"allOf": [schema, {"type": list(only)}] if only else [schema], **definitions}
+    if not _refers_outside(part):
+        return part
+    # A reference that leads elsewhere in the whole finds the whole among the definitions.
+    shared = definitions.get("$defs", {})
+    moved = _moved({**part, "$defs": {**shared, WHOLE: root}})  # type: ignore[dict-item]
+    return moved if isinstance(moved, dict) else part
+
+
+WHOLE = "whole-of-the-arguments"
+HERE = re.compile(r"#/(\$defs|definitions)/")
+
+
+def _refers_outside(node: object) -> bool:
+    if isinstance(node, Mapping):
+        ref = node.get("$ref")
+        outside = isinstance(ref, str) and ref.startswith("#") and not HERE.match(ref)
+        return outside or any(map(_refers_outside, node.values()))
+    return isinstance(node, list) and any(map(_refers_outside, node))
+
+
+def _moved(node: object) -> object:
+    if isinstance(node, list):
+        return [_moved(one) for one in node]
+    if not isinstance(node, Mapping):
+        return node
+    moved = {key: _moved(value) for key, value in node.items()}
+    ref = node.get("$ref")
+    if isinstance(ref, str) and ref.startswith("#") and not HERE.match(ref):
+        moved["$ref"] = f"#/$defs/{WHOLE}{ref[1:]}"
+    return moved
+
+
+# The formats that llguidance enforces. Any other says nothing, as JSON Schema has it.
+KNOWN_FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+)
+
+
+def _loosened(node: Schema) -> dict[str, object]:
+    """Without the keywords that say nothing, some of which llguidance would refuse."""
+    known: dict[str, object] = {}
+    for key, value in node.items():
+        if key == "format" and isinstance(value, str) and value not in KNOWN_FORMATS:
+            continue
+        if key == "propertyNames" and value in (True, {}, {"type": "string"}):
+            continue
+        if key in ("const", "enum", "default", "examples"):
+            known[key] = value
+        elif isinstance(value, Mapping):
+            known[key] = _loosened(value)
+        elif isinstance(value, list):
+            known[key] = [_loosened(v) if isinstance(v, Mapping) else v for v in value]
+        else:
+            known[key] = value
+    return known

@@ -1,23 +1,20 @@
 """Families that mlx-lm reads: the text between their markers goes to its parser, whole."""
 
 import json
-import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from swiftlm_engine.text.emitter import Emitter
 from swiftlm_engine.text.markers import unmarked
 
-# An opening bracket and the name of a function, or the beginning of that.
-BEGINS_LIST = re.compile(r"\[\s*(?:[A-Za-z_][\w.]*\s*(?:\(|$)|$)")
 Tools = Sequence[dict[str, Any]]
 # A parser of another project may fail in any of these ways on what a model wrote.
 PARSER_ERRORS = (ValueError, TypeError, LookupError, AttributeError, SyntaxError, RecursionError)
 
 
 class BorrowedReader:
-    """`end` empty: the calls end with the text. `surely`: of unmarked text, only known tools."""
+    """`end` empty: the calls end with the text."""
 
     def __init__(
         self,
@@ -51,78 +48,11 @@ class BorrowedReader:
             self._emitter.reject_call(self._start + self._held)
 
 
-class BareListReader:
-    """Python calls in square brackets with nothing around them, `[f(a=1), g()]`: Llama 4."""
-
-    def __init__(
-        self,
-        emitter: Emitter,
-        parse: Callable[[str, Tools], Any],
-        tools: Tools,
-        known: Collection[str],
-    ) -> None:
-        self._emitter = emitter
-        self._parse = parse
-        self._tools = tools
-        self._known = known
-        self._held = ""
-        self._scan = _BracketScan()
-
-    def feed(self, text: str) -> str | None:
-        self._held += text
-        if BEGINS_LIST.match(self._held) is None:
-            return self._reject()
-        end = self._scan.feed(text)
-        if end is None:
-            return None
-        rest = text[end:]
-        body = self._held[: len(self._held) - len(rest)]
-        if emit_parsed(self._emitter, self._parse, body, self._tools, self._known):
-            return rest
-        return self._reject()
-
-    def _reject(self) -> str:
-        """The bracket is text; what follows it is read again."""
-        self._emitter.reject_call(self._held[0])
-        return self._held[1:]
-
-    def finish(self, cut: bool) -> None:
-        if not cut:
-            self._emitter.reject_call(self._held)
-
-
-class _BracketScan:
-    """Finds the bracket that closes the list, outside Python's strings."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._quote = ""
-        self._escaped = False
-
-    def feed(self, text: str) -> int | None:
-        for position, char in enumerate(text):
-            if self._escaped:
-                self._escaped = False
-            elif self._quote:
-                self._escaped = char == "\\"
-                self._quote = "" if char == self._quote else self._quote
-            elif char in "\"'":
-                self._quote = char
-            elif char in "[({":
-                self._depth += 1
-            elif char in "])}":
-                self._depth -= 1
-                if not self._depth:
-                    return position + 1
-        return None
-
-
 def emit_parsed(
     emitter: Emitter,
     parse: Callable[[str, Tools], Any],
     body: str,
     tools: Tools,
-    only: Collection[str] | None = None,
 ) -> bool:
     """Whether the body was calls; then they are emitted."""
     try:
@@ -130,7 +60,7 @@ def emit_parsed(
         calls = [_call(c) for c in (parsed if isinstance(parsed, list) else [parsed])]
     except PARSER_ERRORS:
         return False
-    if not calls or (only is not None and any(name not in only for name, _, _ in calls)):
+    if not calls:
         return False
     for name, arguments, call_id in calls:
         emitter.open_call(name, call_id)

@@ -18,7 +18,7 @@ from swiftlm_engine.text.chat import ToolSpec, tool_dicts
 from swiftlm_engine.text.emitter import Emitter
 from swiftlm_engine.text.reader import CallReader, Start
 from swiftlm_engine.text.tools import syntaxes
-from swiftlm_engine.text.tools.borrowed import BareListReader, BorrowedReader, parser_of
+from swiftlm_engine.text.tools.borrowed import BorrowedReader, parser_of
 from swiftlm_engine.text.tools.gemma_calls import GemmaCallsReader, GemmaSyntax
 from swiftlm_engine.text.tools.header_calls import (
     CallHeader,
@@ -29,6 +29,7 @@ from swiftlm_engine.text.tools.header_calls import (
     mistral_header,
 )
 from swiftlm_engine.text.tools.json_calls import JsonCallsReader, JsonCallsSyntax
+from swiftlm_engine.text.tools.pythonic_calls import BareListReader, PythonicReader
 from swiftlm_engine.text.tools.tagged_calls import TaggedCallsReader, TagSyntax
 from swiftlm_engine.text.tools.tagged_value import ValueStyle
 from swiftlm_engine.text.tools.values import Properties
@@ -127,9 +128,7 @@ def _borrowed(context: CallContext, module: str, start: str, end: str) -> Start:
 
 
 def _bare_list(context: CallContext) -> Start:
-    parse = parser_of(importlib.import_module("mlx_lm.tool_parsers.pythonic"))
-    make = partial(BareListReader, context.emitter, parse, context.tools, context.known)
-    return Start(make, replay=True)
+    return Start(partial(BareListReader, context.emitter, context.known), replay=True)
 
 
 # -- families
@@ -255,12 +254,12 @@ def _function_gemma(context: CallContext) -> Starts:
 
 def _pythonic(context: CallContext) -> Starts:
     start, end = context.mark("<|tool_call_start|>"), context.mark("<|tool_call_end|>")
-    return {start: _borrowed(context, "pythonic", start, end)}
+    return {start: Start(partial(PythonicReader, context.emitter, start, end))}
 
 
 def _llama4(context: CallContext) -> Starts:
     start, end = context.mark("<|python_start|>"), context.mark("<|python_end|>")
-    return {start: _borrowed(context, "pythonic", start, end)}
+    return {start: Start(partial(PythonicReader, context.emitter, start, end))}
 
 
 def _llama3(context: CallContext) -> Starts:

@@ -12,9 +12,9 @@ from swiftlm_engine.text.emitter import Emitter
 from swiftlm_engine.text.markers import held_length, unmarked
 from swiftlm_engine.text.tools.values import json_literal
 
-NAME = re.compile(r"call:([\w./-]+)\{")
+NAME = re.compile(r"call:([\w.:/-]+)\{")
 SCALAR_END = re.compile(r"[,}\]]")
-UNFINISHED_NAME = re.compile(r"[\w./-]{0,200}")
+UNFINISHED_NAME = re.compile(r"[\w.:/-]{0,256}")
 MAX_DEPTH = 128
 
 

@@ -141,14 +141,14 @@ class HeaderCallsReader:
 
 
 def mistral_header(header: str) -> CallHeader | None:
-    match = re.fullmatch(r"\s*([\w.-]+?)\s*(?:\[CALL_ID\]\s*(\w+)\s*)?(?:\[ARGS\])?\s*", header)
+    match = re.fullmatch(r"\s*([\w.:/-]+?)\s*(?:\[CALL_ID\]\s*(\w+)\s*)?(?:\[ARGS\])?\s*", header)
     return CallHeader(match[1], match[2]) if match else None
 
 
 def kimi_header(header: str) -> CallHeader | None:
     """The id carries the name: `functions.get_weather:0`."""
     head, marker, _ = header.partition("<|tool_call_argument_begin|>")
-    match = re.fullmatch(r"\s*((?:functions\.)?([\w.-]+):\d+)\s*", head)
+    match = re.fullmatch(r"\s*((?:functions\.)?([\w.:/-]+):\d+)\s*", head)
     return CallHeader(match[2], match[1]) if match and marker else None
 
 
@@ -156,4 +156,4 @@ def deepseek_header(header: str) -> CallHeader | None:
     """`name<sep>` since V3.1; before, `function<sep>name` and a fence of Markdown."""
     head, separator, tail = header.partition("<｜tool▁sep｜>")
     name = tail.replace("```json", "").replace("```", "").strip() or head.strip()
-    return CallHeader(name) if separator and re.fullmatch(r"[\w.-]+", name) else None
+    return CallHeader(name) if separator and re.fullmatch(r"[\w.:/-]+", name) else None

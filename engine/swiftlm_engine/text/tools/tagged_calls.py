@@ -210,7 +210,8 @@ class TaggedCallsReader:
         self._take(match.end())
         self._at = _At.VALUE
         kind = match.groupdict().get("kind")
-        self._value = TaggedValue(self._properties.types(key), kind, self._syntax.style)
+        types, words = self._properties.types(key), self._properties.words(key)
+        self._value = TaggedValue(types, kind, self._syntax.style, words)
         if key in self._keys:
             self._value.muted = True  # the first of two counts
             return

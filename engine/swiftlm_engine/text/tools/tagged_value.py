@@ -19,13 +19,21 @@ class ValueStyle(Enum):
 
 
 class TaggedValue:
-    def __init__(self, types: frozenset[str] | None, kind: str | None, style: ValueStyle) -> None:
+    def __init__(
+        self,
+        types: frozenset[str] | None,
+        kind: str | None,
+        style: ValueStyle,
+        words: frozenset[str] = frozenset(),
+    ) -> None:
         self.muted = False
         self._types = types
+        self._words = words
         self._kind = kind
         self._style = style
         by_kind = kind in ("string", "true")  # K3 names the type, DSML says string="true"
         by_schema = kind is None and types == ONLY_STRING and style is not ValueStyle.CDATA
+        by_schema = by_schema and not words
         self._streams = by_kind or by_schema
         self._begun = False
         self._unwraps = False
@@ -61,7 +69,7 @@ class TaggedValue:
         literal = self._style is ValueStyle.LITERAL and self._types is None
         if self._kind is not None or literal:
             return json_literal(raw)
-        return json_value(raw, self._types)
+        return json_value(raw, self._types, self._words)
 
 
 def quoted(text: str) -> str:

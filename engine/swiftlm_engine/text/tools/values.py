@@ -6,10 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from swiftlm_engine.text.tools.json_stream import NUMBER, mend_object
-
-Schema = Mapping[str, object]
-TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array"}
-TYPE_OF |= {dict: "object", type(None): "null"}
+from swiftlm_engine.text.tools.schema import (
+    ANY,
+    CannotHold,
+    Schema,
+    alternatives,
+    kinds,
+    shape,
+    words,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,50 +22,48 @@ class Properties:
     """What a tool's schema says of its arguments."""
 
     schemas: Mapping[str, Schema]
-    definitions: Mapping[str, Schema]
+    root: Schema
 
     @staticmethod
     def of(parameters: Schema | None) -> "Properties":
         parameters = parameters or {}
-        properties = parameters.get("properties")
-        definitions: dict[str, Schema] = {}
-        for name in ("$defs", "definitions"):
-            if isinstance(found := parameters.get(name), Mapping):
-                definitions |= {f"#/{name}/{key}": value for key, value in found.items()}
-        return Properties(properties if isinstance(properties, Mapping) else {}, definitions)
+        return Properties(_members(parameters), parameters)
 
     def types(self, key: str) -> frozenset[str] | None:
         """The JSON types an argument may have; None when the schema does not say."""
-        schema = self.schemas.get(key)
-        found = _types(schema, self.definitions, depth=0) if schema is not None else frozenset()
-        return found or None
+        return kinds(self.schemas.get(key, ANY), self.root)
+
+    def words(self, key: str) -> frozenset[str]:
+        """The strings that the schema lists for an argument."""
+        return words(self.schemas.get(key, ANY), self.root)
 
 
-def _types(schema: object, definitions: Mapping[str, Schema], depth: int) -> frozenset[str]:
-    if not isinstance(schema, Mapping) or depth > 8:
-        return frozenset()
-    found: set[str] = set()
-    kind = schema.get("type")
-    found |= {kind} if isinstance(kind, str) else set()
-    found |= {k for k in kind if isinstance(k, str)} if isinstance(kind, list) else set()
-    if not found and isinstance(values := schema.get("enum"), list):
-        found |= {TYPE_OF[type(v)] for v in values if type(v) in TYPE_OF}
-    if not found and "const" in schema and type(schema["const"]) in TYPE_OF:
-        found.add(TYPE_OF[type(schema["const"])])
-    for name in ("anyOf", "oneOf", "allOf"):
-        if isinstance(parts := schema.get(name), list):
-            found |= {t for part in parts for t in _types(part, definitions, depth + 1)}
-    if isinstance(ref := schema.get("$ref"), str):
-        found |= _types(definitions.get(ref), definitions, depth + 1)
-    return frozenset(found)
+def _members(parameters: Schema) -> Mapping[str, Schema]:
+    """Of all the ways the arguments may look, every member; of one with several, any of them."""
+    try:
+        shapes = [
+            shape(one) for one in alternatives(parameters, parameters) if one.kind == "object"
+        ]
+    except CannotHold:
+        given = parameters.get("properties")
+        return given if isinstance(given, Mapping) else {}
+    found: dict[str, list[Schema]] = {}
+    for one in shapes:
+        for key, schema in one.properties.items():
+            found.setdefault(key, []).append(schema)
+    return {k: v[0] if len(v) == 1 else {"anyOf": v} for k, v in found.items()}
 
 
-def json_value(raw: str, types: frozenset[str] | None) -> str:
+def json_value(raw: str, types: frozenset[str] | None, words: frozenset[str] = frozenset()) -> str:
     """JSON text for a value that was written raw; a string if it is nothing else the types allow.
 
-    Without types, only objects and arrays are taken for what they look like.
+    Without types, only objects and arrays are taken for what they look like. `words` are strings
+    that the schema lists, which are strings whatever they look like.
     """
     word = raw.strip()
+    for listed in (raw, *(one for one in words if one.strip() == word)):
+        if listed in words:
+            return json.dumps(listed, ensure_ascii=False)
     if types is None:
         types = frozenset({"object", "array", "string"})
     if "null" in types and word.lower() in ("null", "none"):
