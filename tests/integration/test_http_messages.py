@@ -236,6 +236,19 @@ async def test_a_tool_whose_schema_only_anthropic_knows_is_refused_by_name(diale
     assert [tool.name for tool in request.chat.tools] == ["own"]
 
 
+async def test_the_input_of_an_old_call_is_not_escaped_for_the_model(dialect, server):
+    use = {"type": "tool_use", "id": "t", "name": "look", "input": {"at": "有错"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "ok"}
+    history = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [result]},
+    ]
+    await dialect.post(server, {"max_tokens": 9, "messages": history})
+    sent = [c for one in server.backend.requests[-1].chat.messages for c in one.tool_calls]
+    assert [call.arguments for call in sent] == ['{"at": "有错"}']
+
+
 async def test_thinking_is_off_unless_asked_for(dialect, server):
     await dialect.post(server, ask())
     await dialect.post(server, ask(thinking={"type": "disabled"}))

@@ -261,6 +261,39 @@ async def test_logprobs_ride_on_the_text_when_included(dialect, server):
     assert server.backend.requests[0].top_logprobs == 2
 
 
+async def test_logprobs_of_thoughts_and_calls_open_no_items(dialect, server):
+    def piece(**news: object) -> m.Delta:
+        return m.Delta(logprobs=[logprob("x")], **news)
+
+    started = m.ToolCallDelta(index=0, id="call_1", name="look")
+    arguments = [m.ToolCallDelta(index=0, arguments=part) for part in ("{", '"at"', ": 1}")]
+    server.backend.default = Script(
+        (
+            piece(reasoning="hm"),
+            piece(reasoning=", well"),
+            piece(content="I look."),
+            piece(tool_calls=[started]),
+            *(piece(tool_calls=[part]) for part in arguments),
+            piece(),
+        )
+    )
+    body = {"input": "x", "include": ["message.output_text.logprobs"]}
+    whole = await dialect.post(server, body)
+    assert [item["type"] for item in whole["output"]] == ["reasoning", "message", "function_call"]
+    assert whole["output"][2]["arguments"] == '{"at": 1}'
+    [part] = whole["output"][1]["content"]
+    assert len(part["logprobs"]) == 1
+
+
+async def test_what_a_codex_patch_said_is_not_escaped_for_the_model(dialect, server):
+    item = {"type": "custom_tool_call", "call_id": "c", "name": "apply_patch", "input": "有错"}
+    answer = {"type": "custom_tool_call_output", "call_id": "c", "output": "ok"}
+    user = {"role": "user", "content": "x"}
+    await dialect.post(server, {"input": [user, item, answer], "tools": [PATCH]})
+    sent = [c for one in server.backend.requests[0].chat.messages for c in one.tool_calls]
+    assert [call.arguments for call in sent] == ['{"input": "有错"}']
+
+
 async def test_a_schema_for_the_text_is_a_constraint(dialect, server):
     schema = {"type": "object"}
     shape = {"type": "json_schema", "name": "x", "schema": schema, "strict": True}

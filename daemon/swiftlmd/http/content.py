@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, ClassVar
 
 from swiftlm_proto import messages as m
 from swiftlmd.http.errors import invalid, unsupported
 from swiftlmd.http.images import MIB, ImageLoader
+from swiftlmd.http.openai_json import json_text
 from swiftlmd.http.schema import Body
 
 MAX_MESSAGES = 20_000
@@ -152,5 +152,5 @@ def _tool_call(call: ChatToolCall, param: str) -> m.ToolCall:
     return m.ToolCall(
         id=call.id or "",
         name=function.name,
-        arguments=json.dumps(arguments) if isinstance(arguments, dict) else arguments or "",
+        arguments=json_text(arguments) if isinstance(arguments, dict) else arguments or "",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -11,6 +10,7 @@ from pydantic import Field
 from swiftlm_proto import messages as m
 from swiftlmd.http.content import MAX_MESSAGES, ImageBudget
 from swiftlmd.http.errors import invalid, unsupported
+from swiftlmd.http.openai_json import json_text
 from swiftlmd.http.reasoning import ThinkingOptions
 from swiftlmd.http.response_format import ResponseFormat
 from swiftlmd.http.schema import Body, Natural, Positive
@@ -156,7 +156,7 @@ async def _assistant(blocks: list[Block], param: str, images: ImageBudget) -> m.
         elif block.type == "tool_use":
             if not block.name:
                 raise invalid(f"{param}.{number}.name: Field required", f"{param}.{number}.name")
-            arguments = json.dumps(block.input or {})
+            arguments = json_text(block.input or {})
             call = m.ToolCall(id=block.id or "", name=block.name, arguments=arguments)
             message.tool_calls.append(call)
         elif block.type not in _FOREIGN_BLOCKS:

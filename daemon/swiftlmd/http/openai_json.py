@@ -36,6 +36,16 @@ def dumps(body: Any) -> str:  # Any: whatever JSON can hold
     return json.dumps(body, separators=(",", ":"), allow_nan=False)
 
 
+def json_text(value: object) -> str:
+    """JSON as people read it; half a character, which no text can hold, stays escaped."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return text
+
+
 def usage_body(usage: m.Usage) -> dict[str, Any]:
     return {
         "prompt_tokens": usage.prompt_tokens,

@@ -84,7 +84,9 @@ class ResponseEvents:
         out = b""
         if delta.reasoning:
             out += self._reasoning(delta.reasoning)
-        if delta.content or delta.logprobs:
+        # Log-probabilities of thoughts and calls ride on deltas without text, and have no place.
+        is_text = not delta.reasoning and not delta.tool_calls and isinstance(self._open, Message)
+        if delta.content or (delta.logprobs and is_text):
             out += self._text(delta)
         for call in delta.tool_calls:
             out += self._call(call)

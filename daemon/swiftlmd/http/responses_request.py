@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from swiftlm_proto import messages as m
 from swiftlmd.http.content import MAX_MESSAGES, ROLES, ContentPart, ImageBudget, to_parts
 from swiftlmd.http.errors import invalid
+from swiftlmd.http.openai_json import json_text
 from swiftlmd.http.reasoning import ReasoningOptions
 from swiftlmd.http.response_format import ResponseFormat
 from swiftlmd.http.responses_tools import ResponseTool, qualified
@@ -157,7 +157,7 @@ def _call(item: Item, kind: str, param: str) -> m.ToolCall:
         raise invalid(f"{param}.name: Field required", f"{param}.name")
     arguments = item.arguments or ""
     if kind == "custom_tool_call":
-        arguments = json.dumps({"input": item.input or ""})
+        arguments = json_text({"input": item.input or ""})
     name = qualified(item.name, item.namespace)
     return m.ToolCall(id=item.call_id or "", name=name, arguments=arguments)
 

@@ -32,6 +32,7 @@ class Renderer:
         self.source = self._read_source()
         self._dict_arguments: bool | None = None
         self._broken_arguments: bool | None = None
+        self._parts: bool | None = None
 
     @property
     def exists(self) -> bool:
@@ -50,7 +51,7 @@ class Renderer:
         messages = [self._as_dict(turn, as_parts) for turn in turns]
         tools = tool_dicts(chat.tools) or None
         text = self._apply(messages, tools, answer and not goes_on, self._variables(chat))
-        if as_parts and "[{'type': '" in text:
+        if as_parts and not self._takes_parts():
             raise ValueError("the template takes no content in parts")
         if goes_on:
             if CONTINUE_HERE not in text:
@@ -117,6 +118,19 @@ class Renderer:
             # Python's spelling of a dict betrays a template that pastes what it gets.
             self._dict_arguments = drawn is not None and "{'probe_key'" not in drawn
         return self._dict_arguments
+
+    def _takes_parts(self) -> bool:
+        """Whether content in parts is read; a template that pastes it writes Python's lists."""
+        if self._parts is None:
+            content = [{"type": "text", "text": "probe_text"}]
+            try:
+                messages = [{"role": "user", "content": content}]
+                self._parts = "'probe_text'" not in self._apply(
+                    messages, None, False, dict(self._defaults)
+                )
+            except TEMPLATE_ERRORS:
+                self._parts = True  # it does not paste; what it refuses, it refuses by itself
+        return self._parts
 
     def _takes_broken_arguments(self) -> bool:
         if self._broken_arguments is None:

@@ -34,7 +34,14 @@ from swiftlm_engine.text.replay import (
     with_thoughts,
     with_written_ids,
 )
-from swiftlm_engine.text.turns import Turns, calls_of, is_system, variants, with_tool_names
+from swiftlm_engine.text.turns import (
+    Turns,
+    calls_of,
+    is_system,
+    readable_arguments,
+    variants,
+    with_tool_names,
+)
 
 _PROBE_WORD = "zanzibar"
 _PROBE_CALL = ToolCall("call12345", "look", f'{{"at": "{_PROBE_WORD}"}}')
@@ -167,7 +174,7 @@ class ChatTemplate:
         raise TemplateRefused(reason, self._refused_index(chat)) from error
 
     def _ways(self, chat: Chat) -> Iterator[tuple[Chat, Turns, bool]]:
-        given = self._known_roles(with_tool_names(chat.messages))
+        given = self._known_roles(with_tool_names(readable_arguments(chat.messages)))
         if not self.knows_tools and (chat.tools or any(_uses_tools(given))):
             given = spell_calls(explain_tools(given, chat.tools) if chat.tools else given)
             chat = replace(chat, tools=())

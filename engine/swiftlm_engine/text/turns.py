@@ -6,6 +6,7 @@ steps are tried in order, each on the result of the one before, until the templa
 """
 
 import hashlib
+import json
 import re
 import string
 from collections.abc import Callable, Iterator
@@ -102,6 +103,25 @@ def with_tool_names(turns: Turns) -> Turns:
             turn = replace(turn, name=names[turn.tool_call_id])
         named.append(turn)
     return tuple(named)
+
+
+def readable_arguments(turns: Turns) -> Turns:
+    """Arguments without `\\uXXXX`: a template that pastes them would show the model those."""
+
+    def readable(call: ToolCall) -> ToolCall:
+        if "\\u" not in call.arguments:
+            return call
+        try:
+            text = json.dumps(json.loads(call.arguments), ensure_ascii=False)
+            text.encode()  # half a character is no text, and stays escaped
+        except (ValueError, RecursionError):
+            return call
+        return replace(call, arguments=text)
+
+    return tuple(
+        replace(turn, tool_calls=tuple(map(readable, turn.tool_calls))) if turn.tool_calls else turn
+        for turn in turns
+    )
 
 
 def is_system(turn: Message) -> bool:

@@ -326,6 +326,34 @@ def test_a_call_the_client_changed_is_not_replayed() -> None:
     assert raw in made.render(Chat(asked_and_answered(), (WEATHER,))).text
 
 
+PASTES = (
+    "{#- tools #}{%- for m in messages %}{{ m.content }}{%- for c in m.tool_calls or [] %}"
+    "{{ c.function.name + c.function.arguments }}{%- endfor %}{%- endfor %}"
+)
+
+
+@pytest.mark.parametrize("template", [CHATML, PASTES, "{%- for m in messages %}{{ m.content }}"
+                                      "{%- endfor %}"])  # fmt: skip
+def test_arguments_are_shown_as_they_read_however_they_were_escaped(template: str) -> None:
+    call = ToolCall("call12345", "get_weather", json.dumps({"city": "有错"}))
+    text = render(Chat(asked_and_answered(call), (WEATHER,)), template).text
+    assert "有错" in text
+    assert "\\u" not in text
+    half = ToolCall("call12345", "get_weather", '{"city": "\\ud83d"}')
+    assert render(Chat(asked_and_answered(half), (WEATHER,)), template).token_ids
+
+
+def test_a_text_about_parts_is_no_template_that_pastes_them() -> None:
+    template = (
+        "{%- for m in messages %}{%- if m.content is string %}{{ m.content }}{%- else %}"
+        "{%- for p in m.content %}{{ '<image>' if p.type == 'image' else p.text }}{%- endfor %}"
+        "{%- endif %}{%- endfor %}"
+    )
+    parts = (TextPart("What is [{'type': 'text'}]?"), ImagePart(b"", "image/png"))
+    chat = Chat((Message("user", parts),))
+    assert "<image>" in ChatTemplate(tokenizer(template)).render(chat).text
+
+
 def test_the_memory_of_raw_calls_is_bounded() -> None:
     memory = RawCallMemory(max_bytes=1000)
     memory.remember(RawCalls((f"id{n}",), "x" * 90) for n in range(50))
