@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swiftlm_engine.messages import EngineFault, FaultKind, GenerateJob, ToolChoice
@@ -37,7 +38,15 @@ class Conversation:
             raw=job.raw_text,
             thinking_budget=job.thinking_budget,
         )
-        return self.text.output(options, prepared.prompt.chat)
+        return self.text.output(options, prepared.prompt.chat, self._before(prepared))
+
+    def _before(self, prepared: Prepared) -> Sequence[int]:
+        """The text that the answer goes on with: a fresh turn starts a text of its own."""
+        prompt = prepared.job.prompt
+        if not isinstance(prompt, Chat) or prompt.continue_final_message:
+            return prepared.prompt.token_ids
+        # What a grammar allowed is shown as it stands, its first space too.
+        return self.text.texts.word_ids if prepared.constraints[:1] not in ((), (None,)) else ()
 
     def _render_with_images(self, chat: Chat) -> Rendered:
         reader = self.images.reader

@@ -82,9 +82,15 @@ class Preparer:
         max_tokens = room if job.max_tokens is None else min(job.max_tokens, room)
         if max_tokens < 1 and not job.echo:  # an echo says something without a new token
             raise _invalid("max_tokens", f"max_tokens is {max_tokens}; it must be at least 1")
-        echo = self.tokenizer.decode(prompt.token_ids) if job.echo else ""
+        echo = self._echo(job, prompt) if job.echo else ""
         constraints = self.constrain(job, prompt.chat)
         return Prepared(job, sampling, prompt, max_tokens, constraints, echo)
+
+    def _echo(self, job: GenerateJob, prompt: Rendered) -> str:
+        """The prompt as it was sent: what a tokenizer adds to it is not the client's."""
+        if isinstance(job.prompt, str):
+            return job.prompt
+        return str(self.tokenizer.decode(prompt.token_ids))
 
     def _check_sampling(self, job: GenerateJob) -> SamplingSettings:
         try:
@@ -115,6 +121,11 @@ class Preparer:
             raise _invalid("prompt", "the prompt is empty and this model has no start token")
         return [start]
 
+    def _text_start(self) -> list[int]:
+        """What this tokenizer puts before every text."""
+        start = self.tokenizer.bos_token_id
+        return [start] if start is not None and self.tokenizer.encode("a")[:1] == [start] else []
+
     def _check_ids(self, ids: Sequence[int], param: str) -> None:
         for token_id in ids:
             if not 0 <= token_id < self.vocab_size:
@@ -129,7 +140,7 @@ class Preparer:
             if all(i is not None and i != self.tokenizer.unk_token_id for i in ids):
                 before = self.tokenizer.encode(infill.prefix, add_special_tokens=False)
                 after = self.tokenizer.encode(infill.suffix, add_special_tokens=False)
-                return [ids[0], *before, ids[1], *after, ids[2]]
+                return [*self._text_start(), ids[0], *before, ids[1], *after, ids[2]]
         raise EngineFault(
             FaultKind.UNSUPPORTED,
             "this model has no fill-in-the-middle tokens, so `suffix` cannot be honoured",

@@ -9,7 +9,7 @@ shown before the bad one is known.
 
 import codecs
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -71,8 +71,18 @@ class TokenTexts:
     def _reads(self, *token_ids: int) -> str:
         return str(self.decode(list(token_ids), skip_special_tokens=False))
 
-    def start(self) -> "Detokenizer":
-        return Detokenizer(self, _ByteDecoder(self) if self.byte_level else _WindowDecoder(self))
+    def start(self, before: Sequence[int] = ()) -> "Detokenizer":
+        """`before` are the last tokens of a text that goes on: some decoders take the first space
+        of a text away, and only that."""
+        if self.byte_level:
+            return Detokenizer(self, _ByteDecoder(self))
+        return Detokenizer(self, _WindowDecoder(self, before[-MAX_HELD_TOKENS:]))
+
+    @property
+    def word_ids(self) -> tuple[int, ...]:
+        """A token that is a word: behind it, every token shows all of its text."""
+        self._shown_after_a_word(0)
+        return () if self._anchor is None else (self._anchor,)
 
 
 class Detokenizer:
@@ -119,10 +129,10 @@ class _ByteDecoder:
 class _WindowDecoder:
     """The window is the last tokens shown (what follows may need them to decode) and those held."""
 
-    def __init__(self, texts: TokenTexts) -> None:
+    def __init__(self, texts: TokenTexts, before: Sequence[int] = ()) -> None:
         self._texts = texts
-        self._shown: list[int] = []
-        self._shown_text = ""
+        self._shown = list(before)
+        self._shown_text = self._decode(self._shown) if before else ""
         self._held: list[int] = []
 
     def take(self, token_id: int) -> str:

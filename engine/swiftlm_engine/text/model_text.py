@@ -1,6 +1,6 @@
 """Everything one model needs to turn requests into tokens and tokens into events."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from swiftlm_engine.text.answer_format import AnswerFormat
@@ -40,12 +40,19 @@ class ModelText:
         """Raises TemplateRefused."""
         return self.template.render(chat, images)
 
-    def output(self, options: OutputOptions, prompt: RenderedPrompt | None = None) -> OutputParser:
-        """The parser of one sequence; `prompt` is None where the client sent plain text."""
-        if prompt is None:
-            return OutputParser(self._texts_for(options.stop), options)
+    def output(
+        self,
+        options: OutputOptions,
+        prompt: RenderedPrompt | None = None,
+        before: Sequence[int] = (),
+    ) -> OutputParser:
+        """The parser of one sequence; `prompt` is None where the client sent plain text.
+
+        `before` are the tokens of the prompt where the answer goes on with its text."""
         texts = self._texts_for(options.stop)
-        return OutputParser(texts, options, self.format, prompt.opening)
+        if prompt is None:
+            return OutputParser(texts, options, before=before)
+        return OutputParser(texts, options, self.format, prompt.opening, before)
 
     def remember(self, parser: OutputParser, cache_salt: str = "") -> None:
         """Call it when an answer is complete: its calls go into later prompts as written."""

@@ -6,6 +6,7 @@ calls `finish` once; its reason comes back corrected in `finish_reason`.
 
 import secrets
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -44,7 +45,8 @@ class OutputOptions:
 
 
 class OutputParser:
-    """Without a format everything is content. `prompt_tail` is the end of the prompt's text."""
+    """Without a format everything is content. `prompt_tail` is the end of the prompt's text,
+    `before` the last tokens of the prompt where the answer goes on with its text."""
 
     def __init__(
         self,
@@ -52,9 +54,10 @@ class OutputParser:
         options: OutputOptions,
         answer_format: AnswerFormat | None = None,
         prompt_tail: str = "",
+        before: Sequence[int] = (),
     ) -> None:
         self._options = options
-        self._detokenizer = texts.start()
+        self._detokenizer = texts.start(before) if before else texts.start()
         self._stops = StopMatcher(options.stop)
         self._emitter = Emitter(_emitter_options(options, answer_format))
         self._reader = self._make_reader(answer_format, prompt_tail)
