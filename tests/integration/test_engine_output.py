@@ -9,7 +9,7 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 from engine_harness import EngineHarness
-from tiny_models import make_model
+from tiny_models import CHATML, SPECIAL_TOKENS, make_model
 
 from swiftlm_engine.messages import (
     Delta,
@@ -57,6 +57,19 @@ def engine(folder_of_llama):
         yield harness
 
 
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory):
+    """A model whose template knows thoughts."""
+    folder = make_model(
+        "llama",
+        tmp_path_factory.mktemp("thinker"),
+        template=CHATML + "{# <think> #}",
+        max_position_embeddings=1024,
+    )
+    with EngineHarness(folder, max_queue=200) as harness:
+        yield harness
+
+
 def sampled(seed, temperature=1.0):
     return SamplingSettings(temperature=temperature, seed=seed)
 
@@ -86,6 +99,37 @@ def test_choice_and_regex_are_kept(engine):
     assert answers[0].content in ("red", "green")
     assert answers[1].content.isdigit()
     assert len(answers[1].content) == 3
+
+
+def test_a_finished_grammar_ends_an_answer_that_was_to_be_longer(engine):
+    grammar = Grammar(GrammarKind.CHOICE, choices=("red",))
+    job = GenerateJob("a", "pick", sampled(1), max_tokens=40, min_tokens=12, grammar=grammar)
+    (answer,) = engine.run(replace(job, return_token_ids=True))
+    ids = [token_id for delta in answer.deltas for token_id in delta.token_ids]
+    assert answer.content == "red"
+    assert 0 not in ids
+    assert answer.finished.reason is EndReason.STOP
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_choice_is_exact_where_the_template_mentions_thoughts(thinker, seed, raw):
+    either = Grammar(GrammarKind.CHOICE, choices=("red", "green"))
+    digits = Grammar(GrammarKind.REGEX, "[0-9]{3}")
+    opens = ((SPECIAL_TOKENS.index("<think>"), 50.0),)
+    settings = replace(sampled(seed), logit_bias=opens) if raw else sampled(seed)
+    chat, text = thinker.run(
+        GenerateJob("a", QUESTION, settings, max_tokens=60, grammar=either, raw_text=raw),
+        GenerateJob(
+            "b", "pick", replace(settings, logit_bias=opens), max_tokens=20, grammar=digits
+        ),
+    )
+    assert (chat.finished.reason is EndReason.LENGTH and not raw) or chat.content in (
+        "red",
+        "green",
+    )
+    assert text.content.isdigit()
+    assert len(text.content) == 3
 
 
 @pytest.mark.parametrize("choice", [ToolChoice.REQUIRED, ToolChoice.NAMED])

@@ -87,6 +87,18 @@ def _around(before: str, after: str) -> Callable[[GrammarBuilder, ToolSpec], str
     return write
 
 
+def _bare_json(builder: GrammarBuilder, tool: ToolSpec) -> str:
+    """All of it JSON: an answer by a schema may stand in its place, and begin the same."""
+    root = {**ANY_OBJECT, **(tool.parameters or {})}
+    call = {
+        "type": "object",
+        "properties": {"name": {"const": tool.name}, "parameters": root},
+        "required": ["name", "parameters"],
+        "additionalProperties": False,
+    }
+    return builder.schema(part_of(call, root))
+
+
 def _kimi_k2(builder: GrammarBuilder, tool: ToolSpec) -> str:
     head = builder.literal(f"<|tool_call_begin|>functions.{tool.name}:")
     begin = builder.literal("<|tool_call_argument_begin|>")
@@ -244,7 +256,7 @@ _SYNTAXES = {
     "function_gemma": _gemma_calls("<start_function_call>", "<end_function_call>", "<escape>"),
     "pythonic": _list("<|tool_call_start|>", "<|tool_call_end|>", _pythonic),
     "llama4": _list("", "", _pythonic),
-    "llama3": CallSyntax("", _around('{"name": "NAME", "parameters": ', "}"), separator="; "),
+    "llama3": CallSyntax("", _bare_json, separator="; "),
     "nemotron": _list("<TOOLCALL>", "</TOOLCALL>", _JSON_CALL),
     "tool_calls": _list("<tool_calls>", "</tool_calls>", _JSON_CALL),
     "cohere": _list(

@@ -7,7 +7,7 @@ grammar is compiled once and copied per sequence; a mask costs well under a mill
 import json
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
@@ -85,16 +85,33 @@ class StrictCalls:
     tools: tuple[ToolSpec, ...]
 
 
-Rule = JsonObject | JsonSchema | Regex | Lark | ConstraintChoice | ForcedCall | StrictCalls
+@dataclass(frozen=True, slots=True)
+class AnswerOrCalls:
+    """Either an answer by its rule, or calls of these tools in its place."""
+
+    answer: "JsonObject | JsonSchema | Regex | Lark | ConstraintChoice"
+    tools: tuple[ToolSpec, ...]
+    parallel: bool = True
+
+
+AnswerRule = JsonObject | JsonSchema | Regex | Lark | ConstraintChoice
+Rule = AnswerRule | ForcedCall | StrictCalls | AnswerOrCalls
 
 
 class Constraint:
     """One sequence. Call `mask` before each token is sampled and `advance` with each that was."""
 
-    def __init__(self, matcher: LLMatcher, words: int, thoughts: "Prelude | None") -> None:
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        words: int,
+        thoughts: "Prelude | None",
+        behind_thoughts: LLMatcher | None = None,  # in place of `matcher` where there were any
+    ) -> None:
         self._matcher = matcher
         self._words = words  # of a mask that the vocabulary fills; logits are often wider
         self._thoughts = thoughts
+        self._behind_thoughts = behind_thoughts
 
     @property
     def is_done(self) -> bool:
@@ -120,6 +137,8 @@ class Constraint:
     def advance(self, token_id: int) -> None:
         if self._thoughts is not None:
             if self._thoughts.takes(token_id):
+                if not self._thoughts.free and self._behind_thoughts is not None:
+                    self._matcher = self._behind_thoughts
                 return
             if not self._thoughts.free:
                 self._thoughts = None
@@ -246,8 +265,16 @@ class ConstraintCompiler:
         """
         try:
             return self._start(rule, opening, thinks)
-        except CannotHold as error:
-            raise GrammarRefused(str(error)) from error
+        except (CannotHold, GrammarRefused) as error:
+            refusal = GrammarRefused(str(error))
+            if not isinstance(rule, AnswerOrCalls) or all(tool.strict for tool in rule.tools):
+                raise refusal from error
+        # Nobody asked that the arguments of these calls follow their schemas.
+        free = tuple(t if t.strict else replace(t, parameters=None) for t in rule.tools)
+        try:
+            return self._start(replace(rule, tools=free), opening, thinks)
+        except (CannotHold, GrammarRefused) as error:
+            raise refusal from error
 
     def _start(self, rule: Rule, opening: str, thinks: bool) -> Constraint:
         thoughts = self._prelude(opening, thinks)
@@ -255,12 +282,16 @@ class ConstraintCompiler:
             return self._strict_calls(rule, thoughts)
         builder = GrammarBuilder(self._control_ids)
         if self._format.harmony:
-            grammar = _harmony(builder, rule)
-        else:
-            # Behind thoughts, models are used to an empty line.
-            gap = r"/\n{0,2}/" if thoughts is not None else ""
-            grammar = f"{gap} {self._answer(builder, rule, opening)}"
-        return Constraint(self._matcher(builder.build(grammar)), self._words, thoughts)
+            grammar = builder.build(_harmony(builder, rule))
+            return Constraint(self._matcher(grammar), self._words, None)
+        answer = self._answer(builder, rule, opening)
+        # Behind thoughts, models are used to an empty line.
+        behind = builder.build(rf"/\n{{0,2}}/ {answer}")
+        if thoughts is not None and thoughts.free:
+            return Constraint(self._matcher(behind), self._words, thoughts)
+        plain = self._matcher(builder.build(answer))
+        later = self._matcher(behind) if thoughts is not None else None
+        return Constraint(plain, self._words, thoughts, later)
 
     def _strict_calls(self, rule: StrictCalls, thoughts: Prelude | None) -> Constraint:
         builder = GrammarBuilder(self._control_ids)
@@ -277,6 +308,9 @@ class ConstraintCompiler:
     def _answer(self, builder: GrammarBuilder, rule: Rule, opening: str) -> str:
         if isinstance(rule, ForcedCall):
             return forced_calls(builder, self._syntax, rule.tools, rule.parallel)
+        if isinstance(rule, AnswerOrCalls):
+            called = forced_calls(builder, self._syntax, rule.tools, rule.parallel)
+            return f"({self._answer(builder, rule.answer, opening)} | {called})"
         body = _body(builder, rule)
         if self._format.family.name == "kimi_k3" and "<|open|>response<|sep|>" not in opening:
             return f"{builder.literal('<|open|>response<|sep|>')} {body}"
@@ -367,9 +401,14 @@ def _harmony(builder: GrammarBuilder, rule: Rule) -> str:
         f'({channel} "analysis" {message} {builder.terminal(ANY_TEXT)} '
         f'{builder.literal("<|end|><|start|>")} "assistant")?'
     )
-    if not isinstance(rule, ForcedCall):
-        return f'{thoughts} {channel} "final" {message} {_body(builder, rule)}'
-    return f"{thoughts} {builder.literal(HARMONY_TRIGGER)} {_harmony_calls(builder, rule.tools)}"
+    if isinstance(rule, ForcedCall | AnswerOrCalls):
+        trigger = builder.literal(HARMONY_TRIGGER)
+        called = f"{trigger} {_harmony_calls(builder, rule.tools)}"
+    if isinstance(rule, ForcedCall):
+        return f"{thoughts} {called}"
+    answer = rule.answer if isinstance(rule, AnswerOrCalls) else rule
+    said = f'{channel} "final" {message} {_body(builder, answer)}'
+    return f"{thoughts} ({said} | {called})" if answer is not rule else f"{thoughts} {said}"
 
 
 def _harmony_calls(builder: GrammarBuilder, tools: Sequence[ToolSpec]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import mlx.core as mx
@@ -10,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swiftlm_engine.grammar.constraint import (
+    AnswerOrCalls,
+    AnswerRule,
     Constraint,
     ConstraintChoice,
     ConstraintCompiler,
@@ -33,6 +36,8 @@ from swiftlm_engine.messages import (
 from swiftlm_engine.text.chat import Chat
 from swiftlm_engine.text.template import RenderedPrompt
 
+logger = logging.getLogger(__name__)
+
 
 def apply_mask(logits: mx.array, masks: NDArray[np.int32]) -> mx.array:
     """Logits with what is not allowed at minus infinity; lazy.
@@ -51,6 +56,7 @@ class RowConstraint:
     def __init__(self, constraint: Constraint, mask_width: int) -> None:
         self._constraint = constraint
         self._mask = np.zeros(mask_width, dtype=np.int32)
+        self._gave_up = False
 
     @property
     def is_done(self) -> bool:
@@ -59,6 +65,9 @@ class RowConstraint:
     def advance(self, token_id: int) -> None:
         if not self._constraint.is_done:
             self._constraint.advance(token_id)
+        if not self._gave_up and (error := self._constraint.error):
+            self._gave_up = True
+            logger.error("a grammar gave up, so its answer ends here: %s", error.splitlines()[0])
 
     def apply(self, logits: mx.array) -> mx.array:
         """Logits (1, V) with all tokens forbidden that the grammar cannot take next; lazy."""
@@ -78,7 +87,9 @@ def make_constraints(
     if rule is None:
         return (None,) * job.n
     opening = prompt.opening if prompt is not None else ""
-    thinks = not isinstance(job.prompt, Chat) or job.prompt.enable_thinking is not False
+    # Text that is not a conversation, or is shown as it comes, has no thoughts apart from it.
+    chat = job.prompt if isinstance(job.prompt, Chat) and not job.raw_text else None
+    thinks = chat is not None and chat.enable_thinking is not False
     try:
         started = [compiler.start(rule, opening, thinks) for _ in range(job.n)]
     except GrammarRefused as error:
@@ -102,12 +113,14 @@ def _rule(job: GenerateJob) -> Rule | None:
             raise EngineFault(FaultKind.INVALID, message, param="tool_choice")
         return ForcedCall(tools, job.parallel_tool_calls)
     if job.grammar is not None:
-        return _answer_rule(job.grammar)
+        answer = _answer_rule(job.grammar)
+        may_call = tools and job.tool_choice is ToolChoice.AUTO and not job.raw_text
+        return AnswerOrCalls(answer, tools, job.parallel_tool_calls) if may_call else answer
     strict = tuple(tool for tool in tools if tool.strict)
     return StrictCalls(strict) if strict and len(strict) == len(tools) else None
 
 
-def _answer_rule(grammar: Grammar) -> Rule:
+def _answer_rule(grammar: Grammar) -> AnswerRule:
     match grammar.kind:
         case GrammarKind.JSON_OBJECT:
             return JsonObject()

@@ -42,12 +42,14 @@ class SequenceOutput:
     row: Row
     eos_ids: frozenset[int]
     remember: Callable[[OutputParser, str], None]
-    closing_ids: tuple[int, ...]
+    closing_ids: tuple[int, ...]  # what ends its thoughts
+    answering_ids: tuple[int, ...]  # what does so where it thinks again at once
     thinking: bool = False  # the prompt ends inside an open thinking block
     echo_text: str = ""
     ended: FinishReason | None = None
     _num_taken: int = 0
     _closing: bool = False  # the thinking budget is spent and its end is being fed
+    _closed: bool = False  # that has happened before
     _held_logprobs: list[Logprob] = field(default_factory=list)
     _held_ids: list[int] = field(default_factory=list)
 
@@ -80,9 +82,11 @@ class SequenceOutput:
             return []
         self._note(token)
         events = self._deltas(self.parser.push(token.token_id))
-        if self.parser.should_close_thinking and not self._closing:
-            self.row.forced_ids = list(self.closing_ids)
-            self._closing = True
+        if not self.parser.in_reasoning:
+            self._closing = False
+        elif self.parser.should_close_thinking and not self._closing:
+            self.row.forced_ids = list(self.answering_ids if self._closed else self.closing_ids)
+            self._closing = self._closed = True
         if self.parser.stopped or self._is_complete:
             self.ended = FinishReason.STOP
         elif self._num_taken >= self.sequence.max_tokens:
@@ -190,6 +194,7 @@ class SequenceOutputFactory:
     make_parser: MakeParser
     remember: Callable[[OutputParser, str], None]  # told when an answer is complete
     closing_ids: tuple[int, ...]  # what ends the thoughts of this model
+    answering_ids: tuple[int, ...]  # what ends them for good
     newline_ids: tuple[int, ...]
     texts: TokenTexts
     eos_ids: frozenset[int]
@@ -238,6 +243,7 @@ class SequenceOutputFactory:
             ends,
             self.remember,
             self.closing_ids,
+            self.answering_ids,
             thinking=prompt.thinking_open,
             echo_text=prepared.echo_text,
         )

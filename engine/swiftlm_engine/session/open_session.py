@@ -193,7 +193,8 @@ def _choices(
     return SequenceOutputFactory(
         conversation.parser,
         text.remember,
-        _closing_ids(text, tokenizer),
+        _closing_ids(text, tokenizer, HARMONY_END),
+        _closing_ids(text, tokenizer, HARMONY_ANSWER),
         tuple(tokenizer.encode("\n")),
         text.texts,
         frozenset(tokenizer.eos_token_ids),
@@ -358,13 +359,15 @@ def _context(options: EngineOptions, facts: FolderFacts) -> int:
     return min(options.context, limit) if options.context else limit
 
 
-HARMONY_ANSWER = "<|end|><|start|>assistant<|channel|>final<|message|>"
+# First the model may choose where to go on (a call, the answer); if it thinks again, it answers.
+HARMONY_END = "<|end|><|start|>assistant"
+HARMONY_ANSWER = f"{HARMONY_END}<|channel|>final<|message|>"
 
 
-def _closing_ids(text: ModelText, tokenizer: Any) -> tuple[int, ...]:
+def _closing_ids(text: ModelText, tokenizer: Any, harmony: str) -> tuple[int, ...]:
     """What a model is made to say when its thinking budget is spent."""
     if text.format.harmony:
-        closing = HARMONY_ANSWER
+        closing = harmony
     else:
         vocabulary = tokenizer.get_vocab()
         known = [tags for tags in TAGS if tags.opener in text.template.source]

@@ -105,7 +105,7 @@ class AnswerFormat:
     def reader(self, emitter: Emitter, reading: ParserChoice) -> TextReader:
         tail = self.mark(reading.prompt_tail)
         if self.harmony:
-            known = reading.calls.known if reading.calls else ()
+            known = reading.calls.known if reading.calls else None
             header = _open_header(tail, self.mark("<|start|>assistant"))
             return HarmonyReader(
                 emitter, self._harmony_markers(), harmony_destination(known), header

@@ -164,9 +164,12 @@ class Emitter:
         self._block_ids.append(call.id)
         self._written_ids.append(call.written_id)
 
-    def end_block(self, raw: str, whole: bool = True) -> None:
-        """A run of calls is over; `raw` is the text of it, `whole` unless the model wrote on."""
-        if self._block_ids:
+    def end_block(self, raw: str, whole: bool = True) -> bool:
+        """A run of calls is over; `raw` is the text of it, `whole` unless the model wrote on.
+
+        Whether there were any calls."""
+        had_calls = bool(self._block_ids)
+        if had_calls:
             ids, thoughts = tuple(self._block_ids), "".join(self._reasoning)
             written = tuple(self._written_ids)
             whole = whole and not self._more_calls
@@ -174,6 +177,7 @@ class Emitter:
             self.raw_calls.append(block)
         self._block_ids, self._written_ids = [], []
         self._said = False
+        return had_calls
 
     def reject_call(self, raw: str) -> None:
         """The text since the last complete call is no call."""

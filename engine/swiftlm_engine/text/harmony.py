@@ -168,13 +168,17 @@ class HarmonyReader:
                 self._emitter.end_block(self._written + self._raw)
 
 
-def harmony_destination(known: Collection[str]) -> Callable[[str], Destination]:
+def harmony_destination(known: Collection[str] | None) -> Callable[[str], Destination]:
+    """`known` are the tools on offer; None where calls are not allowed, and are text."""
+
     def destination(header: str) -> Destination:
         recipient = re.search(r"\bto=([^\s<]+)", header)
         channel = re.findall(r"<\|channel\|>\s*(\w*)", header)
         to = recipient[1] if recipient else ""
         name = to.removeprefix("functions.")
-        if name and (name != to or name in known):
+        if name and name != to and known is None:
+            return Destination(HarmonyChannel.CONTENT)
+        if name and (name != to or name in (known or ())):
             return Destination(HarmonyChannel.CALL, name)
         if channel and channel[-1] == "analysis":
             return Destination(HarmonyChannel.REASONING)

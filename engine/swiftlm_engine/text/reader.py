@@ -128,9 +128,9 @@ class AnswerReader:
     def _end_call(self, rest: str = "", whole: bool = True) -> None:
         written = "".join(self._fed)
         self._fed = [written]
-        self._emitter.end_block(self._marker + written[: len(written) - len(rest)], whole)
+        raw = self._marker + written[: len(written) - len(rest)]
+        self._fresh = self._emitter.end_block(raw, whole)  # thoughts follow calls, not other text
         self._call = None
-        self._fresh = True
 
     def _think(self, thoughts: Thoughts) -> bool:
         thought = thoughts.read(self._held)

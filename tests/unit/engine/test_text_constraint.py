@@ -10,6 +10,7 @@ from parser_fixtures import Answer
 
 from swiftlm_engine.grammar.call_grammar import syntax_of
 from swiftlm_engine.grammar.constraint import (
+    AnswerOrCalls,
     ConstraintChoice,
     ForcedCall,
     GrammarRefused,
@@ -20,6 +21,8 @@ from swiftlm_engine.grammar.constraint import (
     Rule,
     StrictCalls,
 )
+from swiftlm_engine.session.open_session import HARMONY_END
+from swiftlm_engine.text.chat import ToolSpec
 from swiftlm_engine.text.events import TextFinish
 from swiftlm_engine.text.output_parser import OutputOptions, OutputParser, ToolMode
 
@@ -117,6 +120,41 @@ def test_thoughts_the_prompt_has_closed_do_not_open_again(bench: Bench) -> None:
     assert not bench.accepts(JsonSchema(PERSON), text, opening, thinks=True)
 
 
+def test_the_line_breaks_behind_thoughts_are_allowed_only_behind_thoughts(bench: Bench) -> None:
+    assert bench.accepts(ConstraintChoice(("yes",)), "<think>Hm.</think>\n\nyes", thinks=True)
+    assert bench.accepts(ConstraintChoice(("yes",)), "yes", thinks=True)
+    assert not bench.accepts(ConstraintChoice(("yes",)), "\n\nyes", thinks=True)
+    assert bench.accepts(ConstraintChoice(("yes",)), "Hm.</think>\n\nyes", "<think>\n", thinks=True)
+
+
+def test_tools_and_a_response_schema_leave_both_possible() -> None:
+    for family, (call, _) in CALLS.items():
+        made = bench_of(family)
+        rule = AnswerOrCalls(JsonSchema(PERSON), TOOLS)
+        prefix = "<|open|>response<|sep|>" if family == "kimi_k3" else ""
+        assert made.accepts(rule, prefix + ANSWER), family
+        assert made.accepts(rule, call), family
+        assert not made.accepts(rule, "Well, let me think."), family
+        assert not made.accepts(rule, call.replace("get_weather", "get_rich")), family
+    harmony = Bench("<|channel|>analysis", HARMONY, ())
+    rule = AnswerOrCalls(JsonSchema(PERSON), TOOLS)
+    assert harmony.accepts(rule, f"<|channel|>final<|message|>{ANSWER}")
+    assert harmony.accepts(
+        rule,
+        "<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>{}",
+    )
+
+
+def test_a_tool_that_cannot_be_held_does_not_take_the_answer_with_it(bench: Bench) -> None:
+    odd = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a(?!b)"}}}
+    rule = AnswerOrCalls(JsonSchema(PERSON), (ToolSpec("look", "", odd),))
+    assert bench.accepts(rule, ANSWER)
+    assert bench.accepts(rule, '<tool_call>\n{"name": "look", "arguments": {"b": 1}}\n</tool_call>')
+    strict = AnswerOrCalls(JsonSchema(PERSON), (ToolSpec("look", "", odd, strict=True),))
+    with pytest.raises(GrammarRefused):
+        bench.compiler.start(strict)
+
+
 def test_a_complete_answer_is_done(bench: Bench) -> None:
     constraint = bench.compiler.start(ConstraintChoice(("yes",)), thinks=False)
     for token_id in bench.ids("yes"):
@@ -145,6 +183,17 @@ def test_harmony_answers_on_its_final_channel_after_its_thoughts() -> None:
     assert harmony.accepts(JsonSchema(PERSON), thoughts + final)
     assert harmony.accepts(JsonSchema(PERSON), final)
     assert not harmony.accepts(JsonSchema(PERSON), thoughts + final.replace("cat", "cow"))
+
+
+def test_harmony_may_be_made_to_end_its_thoughts_before_a_forced_call() -> None:
+    harmony = Bench("<|channel|>analysis", HARMONY, ())
+    constraint = harmony.compiler.start(ForcedCall(TOOLS), thinks=True)
+    thoughts = "<|channel|>analysis<|message|>Hm, wel"
+    for token_id in harmony.ids(thoughts + HARMONY_END):
+        constraint.advance(token_id)
+    assert constraint.error == ""
+    allowed = harmony.allowed(constraint)
+    assert allowed == set(harmony.ids("<|channel|>"))
 
 
 def test_harmony_calls_the_tool_that_is_forced() -> None:

@@ -89,6 +89,22 @@ def test_harmony_thoughts_kept_in_the_content_stand_between_tags() -> None:
     assert answer.content == "<think>\nHm.\n</think>\n\nYes."
 
 
+@pytest.mark.parametrize("options", [{"tools": ()}, {"tool_mode": ToolMode.OFF}])
+def test_harmony_without_tools_shows_a_call_as_text(options: dict[str, object]) -> None:
+    text = "<|channel|>commentary to=functions.get_time <|constrain|>json<|message|>{}<|call|>"
+    answer, parser = run(HARMONY.mark(text), HARMONY, **options)
+    assert (answer.calls, answer.content) == ([], "{}")
+    assert parser.finish_reason is TextFinish.STOP
+
+
+def test_thoughts_do_not_open_behind_a_call_that_was_none() -> None:
+    llama3 = AnswerFormat("<think> <|python_tag|>", (), ())
+    text = '{"city": 1}<think>x'
+    for cuts in ((), tuple(range(len(text)))):
+        answer, _ = run(text, llama3, cuts=cuts)
+        assert (answer.content, answer.reasoning) == (text, "")
+
+
 def test_raw_shows_everything_as_content() -> None:
     answer, parser = run(f"<think>a</think>{CALL}", raw=True)
     assert answer.content == f"<think>a</think>{CALL}"
