@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from swiftlm_engine.grammar.gemma_grammar import gemma
 from swiftlm_engine.grammar.lark import GrammarBuilder, in_order, part_of
+from swiftlm_engine.grammar.tagged_grammar import ANY_OBJECT, Tags, shapes_of, tagged
 from swiftlm_engine.text.chat import ToolSpec
-from swiftlm_engine.text.gemma_grammar import gemma
-from swiftlm_engine.text.tagged_grammar import ANY_OBJECT, Tags, shapes_of, tagged
 from swiftlm_engine.text.tools.pythonic_calls import BARE_KEY
 from swiftlm_engine.text.tools.schema import CannotHold, Shape
 from swiftlm_engine.text.tools.tagged_value import ValueStyle

@@ -23,13 +23,13 @@ from swiftlm_engine.grammar.call_grammar import (
     syntax_of,
 )
 from swiftlm_engine.grammar.lark import ANY_TEXT, GrammarBuilder, Schema
+from swiftlm_engine.grammar.raw_strings import slashed
+from swiftlm_engine.grammar.tagged_grammar import ANY_OBJECT
 from swiftlm_engine.text.answer_format import AnswerFormat
 from swiftlm_engine.text.chat import ToolSpec
 from swiftlm_engine.text.detokenizer import TokenTexts, bare, special_tokens
 from swiftlm_engine.text.markers import unmarked
-from swiftlm_engine.text.raw_strings import slashed
 from swiftlm_engine.text.reasoning import Tags
-from swiftlm_engine.text.tagged_grammar import ANY_OBJECT
 from swiftlm_engine.text.tools.schema import CannotHold
 
 MAX_GRAMMARS = 64

@@ -2,9 +2,9 @@
 
 import pytest
 
+from swiftlm_engine.grammar.raw_strings import searched
 from swiftlm_engine.text.emitter import Emitter, EmitterOptions
 from swiftlm_engine.text.events import ToolCallDelta, ToolCallStart
-from swiftlm_engine.text.raw_strings import searched
 from swiftlm_engine.text.tools.pythonic_calls import emit_calls
 from swiftlm_engine.text.tools.schema import CannotHold, alternatives, kinds, shape, words
 from swiftlm_engine.text.tools.values import Properties, json_value

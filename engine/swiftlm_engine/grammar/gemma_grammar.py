@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable
 
 from swiftlm_engine.grammar.lark import GrammarBuilder, Schema, in_order, part_of
+from swiftlm_engine.grammar.raw_strings import either, terminal_of, without
+from swiftlm_engine.grammar.tagged_grammar import ANY_OBJECT, by_reference, shapes_of
 from swiftlm_engine.text.chat import ToolSpec
-from swiftlm_engine.text.raw_strings import either, terminal_of, without
-from swiftlm_engine.text.tagged_grammar import ANY_OBJECT, by_reference, shapes_of
 from swiftlm_engine.text.tools.schema import (
     ANY,
     Alternative,

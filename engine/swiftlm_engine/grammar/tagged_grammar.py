@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from swiftlm_engine.grammar.lark import GrammarBuilder, Schema, part_of
+from swiftlm_engine.grammar.raw_strings import as_regex, either, terminal_of, without
 from swiftlm_engine.text.chat import ToolSpec
-from swiftlm_engine.text.raw_strings import as_regex, either, terminal_of, without
 from swiftlm_engine.text.tools.schema import (
     Alternative,
     CannotHold,
