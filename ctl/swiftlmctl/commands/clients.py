@@ -15,7 +15,7 @@ Name = Annotated[str, typer.Argument(help="A client; without it the known ones a
 OfModel = Annotated[str, typer.Option("--model", "-m", help="Without it the default model.")]
 Key = Annotated[str, typer.Option("--key", help="If the daemon asks for one (http.api_keys).")]
 Print = Annotated[bool, typer.Option("--print", help="Only print what would be written.")]
-Undo = Annotated[bool, typer.Option("--undo", help="Put the client's file back as it was.")]
+Undo = Annotated[bool, typer.Option("--undo", help="Take swiftlm's entries out again.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -49,26 +49,32 @@ def connect(
 
 
 def _take_back(client: Client) -> None:
+    from pathlib import Path
+
     from swiftlm_proto.paths import locate
     from swiftlmctl import output
     from swiftlmctl.connect.undo import UndoLedger
 
-    path = UndoLedger(locate().state / "connect").undo(client.name)
+    done = UndoLedger(locate().state / "connect").undo(client.name, client.path(Path.home()))
     gone = "is removed, there was none before"
-    output.say(f"{path} {'is as it was before' if path.exists() else gone}")
+    output.say(f"{done.path} {'holds nothing of swiftlm any more' if done.path.exists() else gone}")
+    for name in done.left:
+        output.warn(f"{name} was changed since and stays in {done.path}")
 
 
 def _set_up(client: Client, service: Service, only_print: bool) -> None:
     from pathlib import Path
 
+    from swiftlm_proto import user_files
     from swiftlm_proto.paths import locate
     from swiftlmctl import output
     from swiftlmctl.connect.edits import Unsafe
     from swiftlmctl.connect.undo import UndoLedger
 
     path = client.path(Path.home())
+    ledger = UndoLedger(locate().state / "connect")
     try:
-        before = path.read_text(encoding="utf-8") if client.file and path.exists() else ""
+        before = ledger.without_ours(client.name, path) if client.file else ""
         text = client.edit(before, service)
     except Unsafe as e:
         if client.file:
@@ -79,10 +85,11 @@ def _set_up(client: Client, service: Service, only_print: bool) -> None:
     if only_print:
         output.say(text.rstrip())
         return
-    if text == before:
+    content = text.encode("utf-8", "surrogateescape")
+    if user_files.read(path) == content:
         output.say(f"{path} is already set up")
         return
-    backup = UndoLedger(locate().state / "connect").write(client.name, path, text)
+    backup = ledger.write(client.name, path, text)
     output.say(f"wrote {path}" + (f" (a copy from before: {backup})" if backup else ""))
     context = f" with {service.context:,} tokens of context" if service.context else ""
     output.say(f"{client.title} uses {service.model}{context}; {client.then}")

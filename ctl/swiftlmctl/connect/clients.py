@@ -82,9 +82,17 @@ def _codex_tables(service: Service) -> str:
     )
 
 
+def _codex_keys(service: Service) -> dict[str, str]:
+    return {"model": service.model, "model_provider": "swiftlm"}
+
+
 def _codex(text: str, service: Service) -> str:
-    top = {"model": service.model, "model_provider": "swiftlm"}
-    return toml_with(text, top, _codex_tables(service))
+    return toml_with(text, _codex_keys(service), _codex_tables(service))
+
+
+def _codex_by_hand(service: Service) -> str:
+    keys = (f"{key} = {json.dumps(value)}" for key, value in _codex_keys(service).items())
+    return "\n".join(["# at the top:", *keys, "", "# at the end:", _codex_tables(service)])
 
 
 def _opencode_settings(service: Service) -> dict[str, object]:
@@ -187,7 +195,7 @@ CLIENTS: tuple[Client, ...] = (
         "Codex CLI",
         ".codex/config.toml",
         _codex,
-        _codex_tables,
+        _codex_by_hand,
         "start `codex`",
         is_agent=True,
     ),

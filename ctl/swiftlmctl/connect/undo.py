@@ -1,26 +1,45 @@
-"""What `connect` changed, so that `--undo` can take it back exactly.
+"""What `connect` changed, so that `--undo` can take it back: our entries, and nothing else.
 
-One record for each client: the file, a copy of it from before (or that there was none), and the
-digest of what was written. A file that somebody edited since is not overwritten.
+One record for each client, written before the file is. A file that still is as we left it becomes
+what it was, byte for byte, from the copy beside it; out of one that its program or its user has
+written to since, our entries are taken one by one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
-import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from swiftlm_proto import user_files
+from swiftlmctl.connect.edits import Unsafe
+from swiftlmctl.connect.entries import (
+    Entry,
+    TakenOut,
+    added,
+    from_plain,
+    is_blank,
+    plain,
+    taken_out,
+)
 from swiftlmctl.errors import CtlError
 
 
 @dataclass(frozen=True, slots=True)
 class UndoRecord:
     file: str
-    backup: str  # "" = there was no file
+    backup: str  # a copy of what the file would be without us; "" = there would be none
     digest: str  # of what was written
+    entries: list[Entry] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)  # made for the file, outermost first
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    path: Path
+    left: tuple[str, ...] = ()  # entries that were changed since, and stay
 
 
 class UndoLedger:
@@ -29,69 +48,139 @@ class UndoLedger:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def without_ours(self, client: str, path: Path) -> str:
+        """The text of the client's file as it would be if `connect` had never written to it."""
+        return _text(self._base(self._record(client, path), user_files.read(path)) or b"")
+
     def write(self, client: str, path: Path, text: str) -> Path | None:
         """Writes `text` to the client's file; the copy of what was there, if anything was."""
-        before = self._record(client)
-        backup = before.backup if before is not None else self._copied(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, text)
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        record = UndoRecord(str(path), backup, _digest(text))
-        self._file(client).write_text(json.dumps(asdict(record)), encoding="utf-8")
-        return Path(backup) if backup else None
+        record, current = self._record(client, path), user_files.read(path)
+        base = self._base(record, current)
+        backup = self._copy(path, base, record)
+        target = path.resolve()
+        missing = user_files.missing_folders(path.parent) + user_files.missing_folders(
+            target.parent
+        )
+        folders = dict.fromkeys([*(record.folders if record else ()), *map(str, missing)])
+        content = _bytes(text)
+        self._keep(
+            client,
+            UndoRecord(
+                str(path),
+                str(backup or ""),
+                _digest(content),
+                added(path, _text(base or b""), text),
+                list(folders),
+            ),
+        )
+        for folder in (path.parent, target.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        user_files.replace(path, content, before=current)
+        return backup
 
-    def undo(self, client: str) -> Path:
-        """Puts the file back as it was before the first `write`."""
-        record = self._record(client)
+    def undo(self, client: str, path: Path | None = None) -> Undone:
+        """Takes our entries out of the file; it is gone if it was not there before us."""
+        record = self._record(client, path)
         if record is None:
             raise CtlError(f"{client} was not connected from here")
-        path = Path(record.file)
-        if path.exists() and _digest(path.read_text(encoding="utf-8")) != record.digest:
-            raise CtlError(
-                f"{path} was changed since",
-                hint=f"the copy from before is {record.backup}"
-                if record.backup
-                else "there was no such file before; remove swiftlm's entries by hand",
-            )
-        if record.backup:
-            os.replace(record.backup, path)
-        else:
-            path.unlink(missing_ok=True)
-        self._file(client).unlink()
-        return path
+        found = Path(record.file)
+        current = user_files.read(found)
+        taken = _taken_out(record, current)
+        if current is not None:
+            if not record.backup and is_blank(found, taken.text):
+                user_files.remove(found)
+            elif taken.text != _text(current):
+                user_files.replace(found, _bytes(taken.text), before=current)
+        self._forget(client, record)
+        return Undone(found, taken.left)
 
-    def _copied(self, path: Path) -> str:
-        if not path.exists():
-            return ""
-        backup = path.with_name(f"{path.name}.before-swiftlm")
-        number = 1
-        while backup.exists():
+    def _base(self, record: UndoRecord | None, current: bytes | None) -> bytes | None:
+        """The file as it would be without us; None = there would be none."""
+        if record is None or current is None:
+            return current
+        try:
+            text = _taken_out(record, current).text
+        except CtlError:
+            return current
+        return None if not record.backup and is_blank(Path(record.file), text) else _bytes(text)
+
+    def _copy(self, path: Path, base: bytes | None, record: UndoRecord | None) -> Path | None:
+        """A copy of `base` beside the file: the one that is there if it holds just that."""
+        if base is None:
+            return None
+        named = Path(record.backup) if record and record.backup else None
+        if named is not None:
+            if user_files.read(named) != base:
+                user_files.overwrite(named, base)
+            return named
+        backup, number = path.with_name(f"{path.name}.before-swiftlm"), 1
+        while (held := user_files.read(backup)) not in (None, base):
             number += 1
             backup = path.with_name(f"{path.name}.before-swiftlm-{number}")
-        shutil.copy2(path, backup)
-        return str(backup)
+        if held is None:
+            mode = path.stat().st_mode & 0o777 if path.exists() else user_files.PRIVATE
+            user_files.replace(backup, base, before=None, mode=mode)
+        return backup
 
-    def _record(self, client: str) -> UndoRecord | None:
-        try:
-            return UndoRecord(**json.loads(self._file(client).read_text(encoding="utf-8")))
-        except FileNotFoundError:
+    def _record(self, client: str, path: Path | None) -> UndoRecord | None:
+        file = self._file(client)
+        content = user_files.read(file)
+        if content is None:
             return None
+        try:
+            found = json.loads(content)
+            return UndoRecord(**{**found, "entries": from_plain(found.get("entries", []))})
+        except (ValueError, TypeError, KeyError, AttributeError) as e:
+            copies = sorted(path.parent.glob(f"{path.name}.before-swiftlm*")) if path else []
+            raise CtlError(
+                f"the record {file} cannot be read",
+                hint=(f"the copy from before is {copies[0]}; " if copies else "")
+                + "take swiftlm's entries out of the client's file by hand, then delete the record",
+            ) from e
+
+    def _keep(self, client: str, record: UndoRecord) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        text = json.dumps({**asdict(record), "entries": plain(record.entries)})
+        user_files.overwrite(self._file(client), text.encode())
+
+    def _forget(self, client: str, record: UndoRecord) -> None:
+        if record.backup:
+            with contextlib.suppress(FileNotFoundError):
+                Path(record.backup).unlink()
+        user_files.remove_folders(map(Path, record.folders))
+        user_files.remove(self._file(client))
 
     def _file(self, client: str) -> Path:
         return self._folder / f"{client}.json"
 
 
-def _replace(path: Path, text: str) -> None:
-    """Through a link to the file it leads to, so that a dotfiles folder stays linked."""
-    target = path.resolve()
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    if target.exists():
-        os.chmod(temporary, target.stat().st_mode & 0o777)
-    else:
-        os.chmod(temporary, 0o600)  # it may come to hold a key
-    os.replace(temporary, target)
+def _taken_out(record: UndoRecord, current: bytes | None) -> TakenOut:
+    """The file's text without us; raises CtlError where it cannot be told apart."""
+    if current is None:
+        return TakenOut("")
+    before = user_files.read(Path(record.backup)) if record.backup else b""
+    if _digest(current) == record.digest and before is not None:
+        return TakenOut(_text(before), found=True)
+    try:
+        if not record.entries:
+            raise Unsafe("swiftlm wrote nothing into it that could be told apart")
+        return taken_out(Path(record.file), _text(current), record.entries)
+    except Unsafe as e:
+        copy = f"; the copy from before is {record.backup}" if record.backup else ""
+        raise CtlError(
+            f"{record.file} was changed since: {e}",
+            hint=f"take swiftlm's entries out of it by hand{copy}",
+        ) from e
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _text(content: bytes) -> str:
+    """Any bytes come back as they were."""
+    return content.decode("utf-8", "surrogateescape")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import tomlkit
 import tomlkit.items
 
+from swiftlm_proto import user_files
 from swiftlmd.config.key_hash import key_hash
 from swiftlmd.config.load import (
     ConfigError,
@@ -20,6 +20,9 @@ from swiftlmd.config.load import (
 )
 from swiftlmd.config.settings import Option
 from swiftlmd.config.values import BadValue, checked, plain
+
+# How often another program may write the file while an option is being set.
+_TRIES = 5
 
 
 def set_value(path: Path, key: str, text: str, environ: Mapping[str, str]) -> Configuration:
@@ -51,18 +54,7 @@ def unset_value(path: Path, key: str, environ: Mapping[str, str]) -> Configurati
 def write_atomically(path: Path, text: str) -> None:
     """`path` holds either its old or its new text, also after a crash or on a full disk."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    target = path.resolve()  # a config.toml that links into a dotfiles folder stays a link
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with open(draft, "w", encoding="utf-8", opener=_private) as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            os.chmod(draft, target.stat().st_mode & 0o777)
-        os.replace(draft, target)
-    finally:
-        draft.unlink(missing_ok=True)
+    user_files.overwrite(path, text.encode())
 
 
 def _change(
@@ -71,8 +63,21 @@ def _change(
     value: Any,  # a TOML value, None = remove
     environ: Mapping[str, str],
 ) -> Configuration:
-    before = read_file(path)
-    document = tomlkit.parse(tomlkit.dumps(before))
+    for _ in range(_TRIES):
+        try:
+            return _write(path, option, value, environ)
+        except user_files.ChangedMeanwhile as error:
+            changed = error
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+    raise ConfigError(f"{path}: {changed.strerror}") from changed
+
+
+def _write(path: Path, option: Option, value: Any, environ: Mapping[str, str]) -> Configuration:
+    """Changes one key of the file as it is now; raises OSError and ConfigError."""
+    before = user_files.read(path)
+    document = read_file(path)
+    old = tomlkit.dumps(document)
     table, _, name = option.key.partition(".")
     section: Any = document.get(table)  # Any: tomlkit's containers are loosely typed
     if section is None and value is not None:
@@ -84,17 +89,7 @@ def _change(
         section.pop(name, None)
     found = checked_document(document, path, environ, {})  # raises before anything is written
     text = tomlkit.dumps(document)
-    if text != tomlkit.dumps(before):
-        _write(path, text)
+    if text != old:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        user_files.replace(path, text.encode(), before=before)
     return found
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_atomically(path, text)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -59,7 +59,8 @@ def checked_document(
 def read_file(path: Path) -> tomlkit.TOMLDocument:
     """config.toml with its comments; an empty document when there is none."""
     try:
-        return tomlkit.parse(path.read_text(encoding="utf-8"))
+        # As bytes: reading as text would give a file of Windows other line ends.
+        return tomlkit.parse(path.read_bytes().decode("utf-8"))
     except FileNotFoundError:
         return tomlkit.document()
     except (tomlkit.exceptions.TOMLKitError, UnicodeDecodeError) as error:

@@ -211,6 +211,28 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_draft(
     assert list(file.parent.iterdir()) == [file]
 
 
+def test_two_who_set_options_at_once_both_count(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("[http]\nport = 1000\n")
+    from swiftlm_proto import user_files
+
+    def other_first(*words: object) -> object:
+        monkeypatch.undo()
+        set_value(file, "engine.parallel", "3", {})
+        return user_files._write_draft(*words)
+
+    monkeypatch.setattr(user_files, "_write_draft", other_first)
+    settings = set_value(file, "http.port", "6000", {}).settings
+    assert (settings.http_port, settings.engine_parallel) == (6000, 3)
+
+
+def test_line_ends_of_the_file_stay(file: Path) -> None:
+    file.write_bytes(b"# mine\r\n[http]\r\nport = 1000 # why\r\n")
+    set_value(file, "http.port", "6000", {})
+    assert file.read_bytes() == b"# mine\r\n[http]\r\nport = 6000 # why\r\n"
+
+
 def test_a_linked_config_stays_a_link(file: Path, tmp_path: Path) -> None:
     real = tmp_path / "dotfiles.toml"
     real.write_text("")
