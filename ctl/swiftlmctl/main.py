@@ -18,6 +18,7 @@ from swiftlmctl.commands import (
     chat,
     clients,
     cluster,
+    completion,
     config,
     doctor,
     keys,
@@ -34,7 +35,7 @@ from swiftlmctl.errors import CtlError
 
 _ROOMS = (
     status, service, load, calibration, models, store, chat, logs, config, cache, requests, clients,
-    bench, keys, doctor, cluster,
+    bench, keys, doctor, cluster, completion,
 )  # fmt: skip
 
 
