@@ -3,7 +3,9 @@
 pip only writes down what it was asked; `swiftlmctl` is the real one from the checkout; `swiftlmd
 serve` answers the admin socket. A JSON file at $FAKE_INSTALL says what goes wrong:
 {"pip": "words that pip prints before it fails", "selfcheck": 69, "sick": ["0.2.0"],
- "mute": ["0.2.0"], "platform": "darwin"}; "sick" versions crash, "mute" ones give no answer.
+ "mute": ["0.2.0"], "platform": "darwin"}; "sick" versions crash, "mute" ones give no answer,
+"deaf" ones do not leave on SIGTERM, "older_config" ones refuse the configuration. "drain_s" is how
+long one takes to leave, "patience_s" how long swiftlmctl waits for that.
 """
 
 from __future__ import annotations
@@ -56,7 +58,14 @@ def located() -> None:
 
 def ctl(arguments: list[str]) -> None:
     located()
-    sys.prefix = str(venv)
+    sys.prefix = str(venv)  # before the first import of what reads it
+    if "patience_s" in plan:  # as long as a test wants to wait for one that does not leave
+        from swiftlmctl.service import base
+
+        base.EXIT_TIMEOUT_S, base.EXIT_GRACE_S = plan["patience_s"], 3
+    if arguments[:2] == ["config", "validate"] and version in plan.get("older_config", []):
+        print("swiftlmctl: unknown option 'engine.future_option'", file=sys.stderr)
+        sys.exit(1)
     sys.argv = ["swiftlmctl", *arguments]
     runpy.run_module("swiftlmctl", run_name="__main__")
 
@@ -87,7 +96,7 @@ async def answer(socket: Path) -> None:
     from swiftlm_proto import messages as m
 
     admin = FakeAdmin()
-    admin.daemon.version = "0.0.0+checkout"
+    admin.daemon.version, admin.daemon.pid = "0.0.0+checkout", os.getpid()
     pulled = socket.with_name("pulled")
     admin.daemon.models = [READY] if pulled.exists() else []
     admin.answer = [] if version in plan.get("mute", []) else said("Paris", f" ({version})")
@@ -101,7 +110,14 @@ async def answer(socket: Path) -> None:
     admin.pull = pull
     server = Server([admin, FakeFits()])
     await server.start(path=str(socket))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.close)
+    loop = asyncio.get_running_loop()
+
+    def drain() -> None:
+        if version not in plan.get("deaf", []):
+            admin.daemon.state = "draining"
+            loop.call_later(plan.get("drain_s", 0), server.close)
+
+    loop.add_signal_handler(signal.SIGTERM, drain)
     await server.wait_closed()
 
 

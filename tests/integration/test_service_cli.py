@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -33,6 +35,41 @@ def test_life_of_a_service(mac: InstallBox) -> None:
     assert mac.ctl("service", "uninstall").returncode == 0
     absent = mac.ctl("status")
     assert (absent.returncode, "service install" in absent.stdout) == (4, True)
+
+
+@pytest.mark.parametrize("kind", ["launchd", "none"])
+def test_start_during_a_drain_waits_for_it_and_then_a_new_daemon_serves(kind: str) -> None:
+    box = InstallBox(kind)
+    try:
+        box.write_plan(drain_s=1.5)
+        box.install("--no-start")
+        assert box.ctl("start").returncode == 0
+        old = json.loads(box.ctl("status", "--json").stdout)["pid"]
+        os.kill(old, signal.SIGTERM)  # as `stop` in another terminal
+        started = box.ctl("start")
+        assert started.returncode == 0, started.stderr
+        status = json.loads(box.ctl("status", "--json").stdout)
+        assert (status["state"], status["pid"] != old) == ("ready", True)
+        assert f"pid {status['pid']}" in started.stdout
+    finally:
+        box.close()
+
+
+def test_start_says_so_when_the_old_daemon_never_leaves() -> None:
+    box = InstallBox("none")
+    try:
+        box.write_plan(drain_s=600, patience_s=1)
+        box.install("--no-start")
+        assert box.ctl("start").returncode == 0
+        pid = json.loads(box.ctl("status", "--json").stdout)["pid"]
+        assert box.ctl("stop").returncode == 5
+        started = box.ctl("start")
+        assert (started.returncode, "stop --force" in started.stderr) == (5, True)
+        assert str(pid) in started.stderr
+        assert box.ctl("stop", "--force").returncode == 0
+        assert box.ctl("status").returncode == 3
+    finally:
+        box.close()
 
 
 def test_start_of_a_sick_daemon_shows_its_last_words(mac: InstallBox) -> None:

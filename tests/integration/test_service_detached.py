@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +32,26 @@ signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.2), os._exit(0)))
 while True:
     signal.pause()
 """
+
+
+# Many threads, which outlive the first one for a moment when all are killed.
+THREADED = """
+import fcntl, sys, threading, time
+lock = open(sys.argv[1], "a")
+fcntl.flock(lock, fcntl.LOCK_EX)
+ballast = bytearray(64 << 20)
+for _ in range(32):
+    threading.Thread(target=time.sleep, args=(600,)).start()
+time.sleep(600)
+"""
+
+
+class FastClock:
+    def monotonic(self) -> float:
+        return time.monotonic() * 10
+
+    def sleep(self, seconds: float, /) -> None:
+        time.sleep(seconds / 10)
 
 
 @pytest.fixture
@@ -74,6 +97,69 @@ def test_restart_makes_a_new_process(sleeper: DetachedDaemon) -> None:
     pid = sleeper.state().pid
     sleeper.restart()
     assert eventually(lambda: sleeper.state().pid not in (0, pid))
+
+
+@pytest.mark.parametrize("times", [5, pytest.param(50, marks=pytest.mark.slow)])
+def test_forced_restart_always_comes_back(paths: Paths, times: int) -> None:
+    arguments = (sys.executable, "-I", "-S", "-c", THREADED, str(paths.lock_file))
+    job = Job(arguments, paths.app, paths.logs / "launchd.log")
+    made = DetachedDaemon(job, paths, environ=os.environ, clock=FastClock())
+    made.start()
+    for _ in range(times):
+        assert eventually(lambda: made.state().phase is Phase.RUNNING)
+        before = made.state().pid
+        made.restart(force=True)
+        assert made.state().pid not in (0, before)
+    made.stop(force=True)
+    assert made.state().phase is Phase.STOPPED
+
+
+@pytest.mark.parametrize("verb", ["stop", "uninstall"])
+def test_daemon_in_its_first_second_is_stopped_too(paths: Paths, verb: str) -> None:
+    words = ("/bin/sh", "-c", "sleep 600")  # no lock yet, no socket
+    daemon(paths, *words).start()
+    other = daemon(paths, *words)  # another command, which did not start it
+    state = other.state()
+    assert (state.phase, alive(state.pid)) == (Phase.STARTING, True)
+    other.start()
+    assert other.state().pid == state.pid
+    getattr(other, verb)()
+    assert not alive(state.pid)
+    assert other.state().phase is Phase.STOPPED
+
+
+def test_a_number_that_another_process_has_by_now_is_not_ours(paths: Paths) -> None:
+    made = daemon(paths, "/bin/sleep", "600")
+    record = paths.state / "started.json"
+    record.write_text(json.dumps({"pid": os.getpid(), "since": "1"}))
+    assert made.state().phase is Phase.STOPPED
+    record.write_text("")
+    made.stop()
+
+
+def test_start_makes_the_folder_it_runs_in(paths: Paths) -> None:
+    shutil.rmtree(paths.app)
+    made = daemon(paths, "/bin/sleep", "600")
+    made.start()
+    assert paths.app.is_dir()
+    made.stop(force=True)
+
+
+@pytest.mark.parametrize("after_s", [0.1, 0.3, 0.6])
+def test_a_real_daemon_told_to_stop_while_it_imports_ends_with_zero(
+    paths: Paths, room_path: str, after_s: float
+) -> None:
+    """launchd would start it again for any other code."""
+    words = [sys.executable, "-X", "importtime", "-m", "swiftlmd", "serve"]
+    environ = {**os.environ, "PYTHONPATH": room_path, "SWIFTLM_HOME": str(paths.app)}
+    with subprocess.Popen(words, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "swiftlm_proto" not in process.stderr.readline():  # past Python's own start
+            assert process.poll() is None
+        time.sleep(after_s)
+        process.terminate()
+        process.stderr.close()
+        assert process.wait(20) == 0
 
 
 def test_daemon_that_ends_at_once_is_reported_with_its_code(paths: Paths) -> None:

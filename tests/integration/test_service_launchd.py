@@ -216,6 +216,36 @@ def test_stopped_job_stays_down(mac: Mac) -> None:
     assert not eventually(lambda: mac.script.events().count("start") > 1, seconds=0.8)
 
 
+@pytest.mark.parametrize("code", [1, 134, 143])
+def test_a_job_that_does_not_end_well_stays_down_too(mac: Mac, code: int) -> None:
+    mac.script.write(term_exit=code)
+    mac.installed().start()
+    assert eventually(lambda: "start" in mac.script.events())
+    mac.agent().stop()
+    assert not eventually(lambda: mac.script.events().count("start") > 1, seconds=0.8)
+    assert mac.agent().state().phase is Phase.STOPPED
+    mac.agent().start()
+    assert eventually(lambda: mac.script.events().count("start") == 2)
+
+
+def test_a_crash_loop_is_stopped(mac: Mac) -> None:
+    mac.script.write(exit=1)
+    with contextlib.suppress(CtlError):
+        mac.installed().start()
+    mac.agent().stop()
+    starts = mac.script.events().count("start")
+    assert not eventually(lambda: mac.script.events().count("start") > starts, seconds=0.8)
+
+
+def test_forced_stop_kills_and_it_stays_down(mac: Mac) -> None:
+    mac.script.write(deaf=True)
+    mac.installed().start()
+    assert eventually(lambda: "start" in mac.script.events())
+    mac.agent().stop(force=True)
+    assert not eventually(lambda: mac.script.events().count("start") > 1, seconds=0.8)
+    assert mac.agent().state().pid == 0
+
+
 def test_restart_is_graceful_and_never_kills(mac: Mac) -> None:
     mac.script.write(term_s=0.1)
     mac.installed().start()

@@ -134,6 +134,17 @@ def test_uninstall_removes_the_unit_and_its_link(box: Box) -> None:
     assert box.unit.uninstall() == []
 
 
+def test_uninstall_stops_a_daemon_whose_unit_somebody_deleted(box: Box) -> None:
+    box.unit.install(box.job)
+    box.unit.start()
+    assert eventually(lambda: box.unit.state().pid > 0)
+    definition = box.unit.state().definition
+    assert definition is not None
+    definition.unlink()
+    box.unit.uninstall()
+    assert box.unit.state().pid == 0
+
+
 def test_socket_unit_comes_and_goes_with_the_option(box: Box) -> None:
     path = box.home / ".config/systemd/user/swiftlmd.socket"
     held = Job(box.job.arguments, box.home, box.job.log, control_socket=box.home / "ctl.sock")

@@ -13,6 +13,7 @@ from swiftlmctl.commands.options import Json
 
 if TYPE_CHECKING:
     from swiftlm_proto.paths import Paths
+    from swiftlmctl.commands.wait_ready import Before
     from swiftlmctl.service import ServiceManager
 
 Wait = Annotated[
@@ -30,9 +31,10 @@ _READY_S = 90.0
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Install, remove and run swiftlmd as a service.", no_args_is_help=True)
-    for verb in (start, stop, restart):
-        app.command()(verb)
-        group.command()(verb)
+    for place in (app, group):
+        place.command()(start)
+        place.command()(stop)
+        place.command()(restart)
     for verb in (install, uninstall, enable, disable):
         group.command()(verb)
     group.command("status")(service_status)
@@ -45,17 +47,18 @@ def start(wait: Wait = _READY_S) -> None:
 
     paths, manager = _here()
     paths.fatal_file.unlink(missing_ok=True)
-    said = wait_ready.said_so_far(paths)
+    wait_ready.let_leave(paths, manager)
+    before = wait_ready.look(paths, manager)
     manager.start()
-    _report_ready(paths, manager, wait, said)
+    _report_ready(paths, manager, wait, before)
 
 
-def stop() -> None:
+def stop(force: Kill = False) -> None:
     """Stop the daemon; what it does may end (service.drain)."""
     from swiftlmctl import output
 
     _, manager = _here()
-    manager.stop()
+    manager.stop(force=force)
     output.say("swiftlmd is stopped")
 
 
@@ -65,9 +68,9 @@ def restart(force: Kill = False, wait: Wait = _READY_S) -> None:
 
     paths, manager = _here()
     paths.fatal_file.unlink(missing_ok=True)
-    said = wait_ready.said_so_far(paths)
+    said = wait_ready.look(paths, manager).said
     manager.restart(force=force)
-    _report_ready(paths, manager, wait, said)
+    _report_ready(paths, manager, wait, wait_ready.Before(pid=0, said=said))
 
 
 def install(no_start: NoStart = False, socket_activation: Activation = False) -> None:
@@ -155,14 +158,14 @@ def _here() -> tuple[Paths, ServiceManager]:
     return paths, choose(paths)
 
 
-def _report_ready(paths: Paths, manager: ServiceManager, wait_s: float, said: int) -> None:
+def _report_ready(paths: Paths, manager: ServiceManager, wait_s: float, before: Before) -> None:
     from swiftlmctl import output
     from swiftlmctl.commands import wait_ready
 
     if wait_s == 0:
         output.say("swiftlmd is starting")
         return
-    status = wait_ready.wait(paths, manager, wait_s, said)
+    status = wait_ready.wait(paths, manager, wait_s, before)
     output.say(
         f"swiftlmd {status.version} is ready at http://{status.http_address} (pid {status.pid})"
     )

@@ -67,8 +67,11 @@ class ServiceManager(Protocol):
 
     def start(self) -> None: ...
 
-    def stop(self) -> None:
-        """SIGTERM and wait; the job stays registered and starts at the next login."""
+    def stop(self, *, force: bool = False) -> None:
+        """SIGTERM and wait; the job stays registered and starts at the next login.
+
+        When it returns no process is there and none comes back by itself; `force` kills.
+        """
 
     def restart(self, *, force: bool = False) -> None:
         """A graceful stop and a start; `force` kills instead of asking."""

@@ -6,6 +6,8 @@ namespace, and with it Metal's compiler.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import socket
@@ -16,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from swiftlm_proto import user_files
 from swiftlm_proto.exit_codes import CtlExit
 from swiftlm_proto.paths import Paths
 from swiftlmctl.errors import CtlError
@@ -56,23 +59,22 @@ class DetachedDaemon:
     def start(self) -> None:
         if self._pid():
             return
-        self._job.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (self._job.log.parent, self._job.app):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(self._job.log, "ab") as log:
             self._process = self._spawned(log)
+        self._remember(self._process.pid)
         self._refuse_early_end(self._process)
 
-    def stop(self) -> None:
+    def stop(self, *, force: bool = False) -> None:
         pid = self._pid()
         if not pid:
             return
-        _send(pid, signal.SIGTERM)
-        self._wait_until_gone(pid, EXIT_TIMEOUT_S + EXIT_GRACE_S)
+        _send(pid, signal.SIGKILL if force else signal.SIGTERM)
+        self._wait_until_gone(pid, EXIT_GRACE_S if force else EXIT_TIMEOUT_S + EXIT_GRACE_S)
 
     def restart(self, *, force: bool = False) -> None:
-        if force and (pid := self._pid()):
-            _send(pid, signal.SIGKILL)
-            self._wait_until_gone(pid, EXIT_GRACE_S)
-        self.stop()
+        self.stop(force=force)
         self.start()
 
     def enable(self) -> None:
@@ -82,11 +84,11 @@ class DetachedDaemon:
         raise _no_supervisor()
 
     def state(self) -> ServiceState:
-        pid = self._pid()
-        phase = Phase.RUNNING if pid else Phase.STOPPED
-        if not pid and self._process is not None and self._process.poll() is None:
-            # Ours, and not yet so far that it holds the lock.
-            phase, pid = Phase.STARTING, self._process.pid
+        pid = self._serving()
+        phase = Phase.RUNNING
+        if not pid:
+            pid = self._starting()
+            phase = Phase.STARTING if pid else Phase.STOPPED
         return ServiceState(self.name, phase, pid=pid, detail="no supervisor: nobody restarts it")
 
     def _spawned(self, log: BinaryIO) -> subprocess.Popen[bytes]:
@@ -102,12 +104,37 @@ class DetachedDaemon:
             )
         except OSError as e:
             raise CtlError(
-                f"cannot start {self._job.arguments[0]}: {e.strerror}",
+                f"cannot start {self._job.arguments[0]}: {e.filename}: {e.strerror}",
                 hint="`sh install.sh` makes the environment again",
             ) from e
 
     def _pid(self) -> int:
+        return self._serving() or self._starting()
+
+    def _serving(self) -> int:
         return lock_holder(self._paths.lock_file) or listener(self._paths.admin_socket)
+
+    def _starting(self) -> int:
+        """One that was started and is not yet so far that it holds the lock."""
+        if self._process is not None and self._process.poll() is None:
+            return self._process.pid
+        try:
+            found = json.loads(self._record.read_bytes())
+            pid, since = int(found["pid"]), str(found["since"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return 0
+        return pid if alive(pid) and started_at(pid) == since else 0
+
+    @property
+    def _record(self) -> Path:
+        return self._paths.state / "started.json"
+
+    def _remember(self, pid: int) -> None:
+        """For `stop` and `start` from elsewhere in the daemon's first second."""
+        with contextlib.suppress(OSError):
+            self._record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            text = json.dumps({"pid": pid, "since": started_at(pid)})
+            user_files.overwrite(self._record, text.encode())
 
     def _refuse_early_end(self, process: subprocess.Popen[bytes]) -> None:
         """A daemon that cannot even start says so within the first moments."""
@@ -124,11 +151,12 @@ class DetachedDaemon:
 
     def _wait_until_gone(self, pid: int, patience_s: float) -> None:
         deadline = self._clock.monotonic() + patience_s
-        while alive(pid):
+        # Threads of a killed process may outlive its first one, and with them the lock.
+        while alive(pid) or self._serving() == pid:
             if self._clock.monotonic() >= deadline:
                 raise CtlError(
                     f"process {pid} has not left after {patience_s:.0f} s",
-                    hint="`swiftlmctl restart --force` kills it",
+                    hint="`swiftlmctl stop --force` kills it (requests in flight are lost)",
                     code=CtlExit.TIMEOUT,
                 )
             self._clock.sleep(_POLL_S)
@@ -178,6 +206,15 @@ def alive(pid: int) -> bool:
         return True
     # The state follows the command name, which may itself contain brackets.
     return not stat.rpartition(")")[2].split()[0].startswith(("Z", "X"))
+
+
+def started_at(pid: int) -> str:
+    """In the kernel's ticks; tells a process from a later one of the same number. "" = gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]
 
 
 def _send(pid: int, number: signal.Signals) -> None:

@@ -82,9 +82,16 @@ class LaunchdAgent:
         self._kickstart()
         self._wait_for_process(runs_before=printed.runs if printed else 0)
 
-    def stop(self) -> None:
-        if self._signal_and_wait() is None and not self._plist.exists():
-            raise _not_installed()
+    def stop(self, *, force: bool = False) -> None:
+        number = "SIGKILL" if force else "SIGTERM"
+        printed = self._signal_and_wait(number)
+        if printed is None:
+            if not self._plist.exists():
+                raise _not_installed()
+        elif printed.pid or printed.state != "not running" or printed.last_exit != "0":
+            # launchd starts again whatever did not end with 0: a process that was too young to
+            # catch the signal, one that failed at its end. `start` brings the job back.
+            self._bootout(self.domain)
 
     def restart(self, *, force: bool = False) -> None:
         printed = self._printed()
@@ -221,13 +228,13 @@ class LaunchdAgent:
             hint=hint,
         )
 
-    def _signal_and_wait(self) -> Printed | None:
-        """SIGTERM, then the wait for the process; None when the job was not loaded."""
+    def _signal_and_wait(self, number: str = "SIGTERM") -> Printed | None:
+        """The signal, then the wait for the process; None when the job was not loaded."""
         printed = self._printed()
         if printed is None:
             return None
-        if printed.pid and not printed.draining:
-            reply = self._launchctl.kill("SIGTERM", self._target)
+        if printed.pid and (not printed.draining or number == "SIGKILL"):
+            reply = self._launchctl.kill(number, self._target)
             if reply.code not in _GONE:
                 raise CtlError(f"launchctl kill: {reply.words}")
         first_pid = printed.pid
@@ -312,6 +319,6 @@ def _not_installed() -> CtlError:
 def _does_not_leave(pid: int) -> CtlError:
     return CtlError(
         f"process {pid} has not left after SIGTERM",
-        hint="`swiftlmctl restart --force` kills it (requests in flight are lost)",
+        hint="`swiftlmctl stop --force` kills it (requests in flight are lost)",
         code=CtlExit.TIMEOUT,
     )

@@ -58,6 +58,8 @@ class SystemdUnit:
 
     def uninstall(self) -> list[Path]:
         if not self._unit.exists():
+            if self.state().pid:  # somebody deleted the file alone
+                self._expect("stop", UNIT)
             return []
         removed = self._remove_socket()
         # Both fail on a unit that systemd has not read; the file goes in any case.
@@ -73,8 +75,10 @@ class SystemdUnit:
         self._systemctl("reset-failed", UNIT)
         self._expect("start", "--no-block", UNIT)
 
-    def stop(self) -> None:
+    def stop(self, *, force: bool = False) -> None:
         self._require_installed()
+        if force:
+            self._systemctl("kill", "--signal=SIGKILL", UNIT)
         self._expect("stop", UNIT)
 
     def restart(self, *, force: bool = False) -> None:
