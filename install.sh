@@ -6,6 +6,10 @@
 # is the version and a digest of what goes into it, so an unchanged checkout is recognised.
 # Everything runs inside main(), called on the last line: half a script does nothing.
 set -eu
+# What a user's shell may carry, and what would send cd and pip elsewhere.
+unset CDPATH PIP_TARGET PIP_PREFIX PIP_ROOT
+PIP_USER=0
+export PIP_USER
 
 MODEL=smollm2-135m LABEL=io.github.swiftlm.swiftlmd
 # A first start can be held up by the malware scan of a new program tree.
@@ -20,13 +24,14 @@ Usage: sh install.sh [options]
   --no-start         register the service, do not start it
   --headless         for a machine without a screen session (docs/service.md)
   --vision           with what models need to read images (docs/vision.md); later releases keep it
-  --prefix DIR       keep everything below DIR instead of the usual places
+  --prefix DIR       keep everything below DIR instead of the usual places; below DIR/swiftlm
+                     if DIR holds other files
   --python PROGRAM   the Python (>= 3.11) to build on
-  --rollback         go back to the release before this one
+  --rollback         go back to the release before this one; again: forward to this one
   --uninstall        remove program, service, caches, logs, and what `swiftlmctl connect` and
                      tab completion wrote; keep models and configuration
   --purge            with --uninstall: models and configuration too
-  --yes              do not ask
+  --yes              do not ask; --uninstall without a terminal needs it
   --dry-run          say what would be done, change nothing
   --version          print what this checkout would install
   --help             this text
@@ -85,7 +90,10 @@ take_option() {
     --no-start) START=no ;;
     --headless) HEADLESS=yes ;;
     --vision) VISION=yes ;;
-    --prefix) PREFIX=$(absolute "$2") ;;
+    --prefix)
+      PREFIX=$2
+      [ -n "$PREFIX" ] || fail $USAGE "--prefix needs a folder"
+      ;;
     --python) PYTHON=$2 ;;
     --rollback) ACTION=rollback ;;
     --uninstall) ACTION=uninstall ;;
@@ -103,7 +111,6 @@ take_option() {
 
 absolute() {
   case $1 in
-    '') fail $USAGE "--prefix needs a folder" ;;
     /*) printf '%s' "$1" ;;
     *) printf '%s/%s' "$(pwd)" "$1" ;;
   esac
@@ -165,7 +172,7 @@ find_linux() {
 }
 
 find_source() {
-  SOURCE=$(cd "$(dirname "$0")" && pwd)
+  SOURCE=$(cd -- "$(dirname -- "$0")" && pwd)
   if [ ! -f "$SOURCE/pyproject.toml" ] || [ ! -d "$SOURCE/locks" ]; then
     fail $USAGE "run this from a checkout: git clone ..., then sh install.sh"
   fi
@@ -183,15 +190,84 @@ find_places() {
     STATE=${XDG_STATE_HOME:-$HOME/.local/state}/swiftlm LOGS=$STATE/logs
     CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/swiftlm
   fi
-  usual=$APP
-  PREFIX=${PREFIX:-${SWIFTLM_HOME:-}}
-  OWN_PLACE=no
-  if [ -n "$PREFIX" ] && [ "$PREFIX" != "$usual" ]; then
-    OWN_PLACE=yes APP=$PREFIX STATE=$PREFIX/state CACHE=$PREFIX/cache LOGS=$PREFIX/logs
-    SWIFTLM_HOME=$PREFIX
-    export SWIFTLM_HOME
+  USUAL=$APP CURRENT=$APP/current BIN=$HOME/.local/bin
+  PLIST=$HOME/Library/LaunchAgents/$LABEL.plist
+  UNIT=${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user/swiftlmd.service
+  PREFIX=${PREFIX:-${SWIFTLM_HOME:-}} OWN_PLACE=no
+  if [ -n "$PREFIX" ]; then
+    PREFIX=$(tidy "$(absolute "$PREFIX")")
+    [ "$PREFIX" = "$USUAL" ] || find_own_place
+  elif [ "$ACTION" = uninstall ] || [ "$ACTION" = rollback ]; then
+    find_registered_place
   fi
-  CURRENT=$APP/current BIN=$HOME/.local/bin
+}
+
+# As pathlib reads it: a slash too many makes no other place.
+tidy() {
+  printf '%s' "$1" | sed -e 's|//*|/|g' -e ':again' -e 's|/\./|/|' -e 't again' \
+    -e 's|/\.$||' -e 's|\(.\)/$|\1|'
+}
+
+# DIR itself when it is ours, new or empty; else DIR/swiftlm. Others keep files in ~/.local.
+find_own_place() {
+  for place in "$PREFIX" "$PREFIX/swiftlm"; do
+    if [ "$place" = "$USUAL" ]; then return; fi
+    if holds_ours "$place" || { [ "$ACTION" = install ] && is_free "$place"; }; then
+      take_place "$place"
+      return
+    fi
+  done
+  if [ "$ACTION" = install ]; then
+    fail $CANNOT_WRITE "$PREFIX and $PREFIX/swiftlm hold other files; name a new or empty folder"
+  fi
+  fail 1 "nothing of swiftlm is installed in $PREFIX; nothing was changed"
+}
+
+take_place() {
+  OWN_PLACE=yes APP=$1 STATE=$1/state CACHE=$1/cache LOGS=$1/logs CURRENT=$1/current
+  SWIFTLM_HOME=$1
+  export SWIFTLM_HOME
+}
+
+# make_folders leaves a mark; installations from before the mark have this link.
+holds_ours() {
+  [ -f "$1/.swiftlm" ] || case $(readlink "$1/current" 2>/dev/null || :) in
+    versions/*/venv) return 0 ;;
+    *) return 1 ;;
+  esac
+}
+
+is_free() {
+  [ ! -d "$1" ] || [ -z "$(ls -A "$1" 2>/dev/null)" ]
+}
+
+# Nothing in the usual place: a --prefix of the installation is known to its programs and service.
+find_registered_place() {
+  [ ! -e "$APP/versions" ] && [ ! -L "$CURRENT" ] || return 0
+  for place in "$(place_of_wrapper)" "$(place_of_plist)" "$(place_of_unit)"; do
+    if [ -n "$place" ] && [ "$place" != "$USUAL" ] && holds_ours "$place"; then
+      say "the installation is in $place"
+      take_place "$place"
+      return
+    fi
+  done
+}
+
+place_of_wrapper() {
+  [ ! -f "$BIN/swiftlmctl" ] || sed -n "s/^SWIFTLM_HOME='\(.*\)' exec .*/\1/p" "$BIN/swiftlmctl" |
+    sed "s/'\\\\''/'/g"
+}
+
+place_of_plist() {
+  [ ! -f "$PLIST" ] || sed -n -e '/<key>SWIFTLM_HOME</{' -e n \
+    -e 's|.*<string>\(.*\)</string>.*|\1|p' -e '}' "$PLIST" |
+    sed -e 's/&lt;/</g' -e 's/&gt;/>/g' -e 's/&amp;/\&/g'
+}
+
+place_of_unit() {
+  [ ! -f "$UNIT" ] ||
+    sed -n 's/^Environment="\{0,1\}SWIFTLM_HOME=\(.*[^"]\)"\{0,1\}$/\1/p' "$UNIT" |
+    sed -e 's/%%/%/g' -e 's/\$\$/$/g'
 }
 
 # --- Python ---------------------------------------------------------------------------------------
@@ -273,19 +349,37 @@ install() {
   fi
   make_folders
   hold_lock
-  PREVIOUS=$(release_of "$CURRENT") CHANGED=no
+  find_releases
+  CHANGED=no REBUILT=no
   WISHED=$(wished)
   build
   write_config
-  if [ "$PREVIOUS" != "$RELEASE" ]; then
-    if is_upgrade; then stop_old; fi
-    switch_to "$RELEASE"
+  if [ "$ON" != "$RELEASE" ]; then
+    [ -z "$ON" ] || stop_old
+    keep_config_of "$ON"
+    switch_to "$RELEASE" "$PREVIOUS"
     created "$CURRENT -> versions/$RELEASE/venv"
+    [ -z "$ON" ] || stop_stray
+  elif [ "$REBUILT" = yes ]; then
+    ctl stop >/dev/null 2>&1 || ctl stop --force >/dev/null 2>&1 || :
   fi
   link_programs
   register
   bring_up
   finish
+}
+
+# ON is switched on; PREVIOUS is where an upgrade goes back to: ON, unless ON itself was on trial
+# when an installation was killed. WAS is what `previous` leads to.
+find_releases() {
+  ON=$(release_of "$CURRENT") WAS=$(release_of "$APP/previous")
+  PREVIOUS=$ON
+  if [ -n "$ON" ] && ! is_good "$ON" && is_good "$WAS"; then PREVIOUS=$WAS; fi
+}
+
+# A release is on trial from its switch until it has answered.
+is_good() {
+  [ -n "$1" ] && [ -f "$APP/versions/$1/complete" ] && [ ! -f "$APP/versions/$1/on-trial" ]
 }
 
 # Whether the release that is switched on reads images.
@@ -331,26 +425,58 @@ describe() {
 }
 
 make_folders() {
+  if [ "$OWN_PLACE" = yes ]; then mark_place; fi
   (umask 077 && mkdir -p "$APP/versions" "$STATE" "$CACHE" "$LOGS") ||
     fail $CANNOT_WRITE "cannot make the folders of $APP"
   [ -w "$APP" ] || fail $CANNOT_WRITE "cannot write into $APP"
+}
+
+# The mark comes before all else: without it a later run would not know the folder again.
+mark_place() {
+  [ ! -f "$APP/.swiftlm" ] || return 0
+  made=yes
+  [ ! -d "$APP" ] || made=no
+  (umask 077 && mkdir -p "$APP") || fail $CANNOT_WRITE "cannot make the folder $APP"
+  { say "swiftlm keeps its files here; made by install.sh: $made" >"$APP/.swiftlm.new" &&
+    mv "$APP/.swiftlm.new" "$APP/.swiftlm"; } || fail $CANNOT_WRITE "cannot write into $APP"
 }
 
 # One installation at a time. A folder is made by one process only; a dead owner's is taken over.
 hold_lock() {
   OURS=$APP/.installing
   if ! mkdir "$OURS" 2>/dev/null; then
-    owner=$(cat "$OURS/pid" 2>/dev/null || :)
-    if [ -n "$owner" ] && kill -0 "$owner" 2>/dev/null; then
-      fail $BUSY "another installation (process $owner) is at work"
-    fi
-    mkdir -p "$OURS" || fail $CANNOT_WRITE "cannot write into $APP"
+    [ -d "$OURS" ] || fail $CANNOT_WRITE "cannot write into $APP"
+    take_over_lock
   fi
-  say $$ >"$OURS/pid"
   trap clean_up EXIT
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
+  { birth_of $$ >"$OURS/birth" && printf '%s\n' $$ >"$OURS/pid"; } 2>/dev/null ||
+    fail $CANNOT_WRITE "cannot write into $APP"
 }
+
+# Its owner may be about to write its number: it gets two seconds.
+take_over_lock() {
+  tries=0
+  while [ ! -s "$OURS/pid" ] && [ -d "$OURS" ] && [ $tries -lt 2 ]; do
+    sleep 1
+    tries=$((tries + 1))
+  done
+  owner=$(cat "$OURS/pid" 2>/dev/null || :)
+  if [ -n "$owner" ] && kill -0 "$owner" 2>/dev/null; then
+    birth=$(cat "$OURS/birth" 2>/dev/null || :)
+    # Without it, or without ps, nobody knows whether the number was given out again.
+    if [ -z "$birth" ] || [ "$birth" = "$(birth_of "$owner")" ]; then
+      fail $BUSY "another installation (process $owner) is at work; if it is none, remove $OURS"
+    fi
+  fi
+  # Only one of several heirs can move the folder away.
+  mv "$OURS" "$OURS.$$" 2>/dev/null || :
+  rm -rf "$OURS.$$"
+  mkdir "$OURS" 2>/dev/null || fail $BUSY "another installation has just begun in $APP"
+}
+
+birth_of() { LC_ALL=C ps -o lstart= -p "$1" 2>/dev/null || :; }
 
 clean_up() {
   rm -rf "$OURS"
@@ -384,18 +510,30 @@ wished() {
 
 is_upgrade() { [ -n "$PREVIOUS" ] && [ "$PREVIOUS" != "$RELEASE" ]; }
 
-ctl() { "$CURRENT/bin/python3" -I -X utf8 -m swiftlmctl "$@"; }
+ctl() { ctl_of "$CURRENT" "$@"; }
+
+ctl_of() {
+  environment=$1
+  shift
+  "$environment/bin/python3" -I -X utf8 -m swiftlmctl "$@"
+}
+
+service_pid() { ctl_of "$1" service status 2>/dev/null | sed -n 's/^pid: //p'; }
 
 build() {
   if [ -f "$HOME_OF_RELEASE/complete" ]; then
-    say "swiftlm $VERSION is already built in $VENV"
-    return
+    if is_whole; then
+      say "swiftlm $VERSION is already built in $VENV"
+      return
+    fi
+    say "what is in $VENV does not work any more; building it again"
+    REBUILT=yes
   fi
   # The environment is made where it will stay: its programs carry its path.
   rm -rf "$HOME_OF_RELEASE"
   mkdir -p "$HOME_OF_RELEASE" || fail $CANNOT_WRITE "cannot write into $APP/versions"
   BUILD_LOG=$LOGS/install.log
-  : >"$BUILD_LOG" || fail $CANNOT_WRITE "cannot write $BUILD_LOG"
+  true >"$BUILD_LOG" || fail $CANNOT_WRITE "cannot write $BUILD_LOG"
   say "building swiftlm $VERSION ($KIND) on $PYTHON; this takes a few minutes"
   "$PYTHON" -I -m venv "$VENV" >>"$BUILD_LOG" 2>&1 || build_failed "the environment"
   # The short step that can fail comes before the long one.
@@ -410,8 +548,22 @@ build() {
   rm -rf "$TOOLS"
   say "checking what was built"
   self_check
-  : >"$HOME_OF_RELEASE/complete"
+  printf '%s\n' "$VENV" >"$HOME_OF_RELEASE/complete" ||
+    fail $CANNOT_WRITE "cannot write $HOME_OF_RELEASE/complete"
   created "$VENV"
+}
+
+# Its programs carry its path, and its Python may be gone: neither shows in a file of ours.
+is_whole() {
+  place=$(cat "$HOME_OF_RELEASE/complete")
+  [ -z "$place" ] || [ "$place" = "$VENV" ] || return 1
+  if [ -f "$VENV/bin/swiftlmctl" ]; then
+    head -n 3 "$VENV/bin/swiftlmctl" | grep -qF "$VENV/bin/" || return 1
+  fi
+  for check in 'swiftlmd selfcheck' 'swiftlmctl --help'; do
+    # shellcheck disable=SC2086 # two words
+    "$VENV/bin/python3" -I -X utf8 -m $check >/dev/null 2>&1 || return 1
+  done
 }
 
 pip() {
@@ -448,10 +600,32 @@ build_failed() {
 write_config() {
   config=$APP/config.toml
   [ ! -e "$config" ] || return 0
-  config_text >"$config.new" || fail $CANNOT_WRITE "cannot write $config"
-  chmod 600 "$config.new"
-  mv "$config.new" "$config"
+  { config_text >"$config.new" && chmod 600 "$config.new" && mv "$config.new" "$config"; } ||
+    fail $CANNOT_WRITE "cannot write $config"
   created "$config"
+}
+
+# What a release was configured with, for a way back: an older one refuses newer options.
+keep_config_of() {
+  [ -n "$1" ] && [ -f "$APP/config.toml" ] || return 0
+  kept=$APP/config.toml.$1
+  { (umask 077 && cp "$APP/config.toml" "$kept.new") && mv "$kept.new" "$kept"; } ||
+    fail $CANNOT_WRITE "cannot write $kept"
+}
+
+# The configuration that the release $1 takes; the one it refuses stays beside it, named by $2.
+use_config_of() {
+  kept=$APP/config.toml.$1
+  if [ ! -f "$kept" ] || cmp -s "$kept" "$APP/config.toml" ||
+    ctl_of "$APP/versions/$1/venv" config validate >/dev/null 2>&1; then return; fi
+  if [ -L "$APP/config.toml" ]; then
+    note "$1 refuses $APP/config.toml; what it was configured with is in $kept"
+    return
+  fi
+  { cp -p "$APP/config.toml" "$APP/config.toml.$2" && cp -p "$kept" "$APP/config.toml.new" &&
+    mv "$APP/config.toml.new" "$APP/config.toml"; } || fail $CANNOT_WRITE "cannot write $APP"
+  note "$1 refuses an option of config.toml; it gets its own of before, yours is in \
+$APP/config.toml.$2"
 }
 
 config_text() {
@@ -473,22 +647,25 @@ created() {
 }
 
 # A rename, so that there is a `current` at every moment. mv would move into the old link's folder.
+# $1 becomes current, $2 previous (nothing for none).
 switch_to() {
-  "$PYTHON" -I - "$APP" "$1" <<'PYTHON' || fail $CANNOT_WRITE "cannot switch $CURRENT"
-import os, sys
+  if [ "$1" = "${RELEASE:-}" ]; then
+    true >"$APP/versions/$1/on-trial" || fail $CANNOT_WRITE "cannot write into $APP/versions/$1"
+  fi
+  "$PYTHON" -I - "$APP" "$1" "$2" <<'PYTHON' || fail $CANNOT_WRITE "cannot switch $CURRENT"
+import contextlib, os, sys
 
-app, release = sys.argv[1:]
-for link, target in (("previous", None), ("current", f"versions/{release}/venv")):
+app, current, previous = sys.argv[1:]
+for link, release in (("previous", previous), ("current", current)):
     path = os.path.join(app, link)
-    if target is None:
-        try:
-            target = os.readlink(os.path.join(app, "current"))
-        except FileNotFoundError:
-            continue
-    if os.path.lexists(path + ".new"):
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(path + ".new")
-    os.symlink(target, path + ".new")
-    os.replace(path + ".new", path)
+    if release:
+        os.symlink(f"versions/{release}/venv", path + ".new")
+        os.replace(path + ".new", path)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 PYTHON
 }
 
@@ -517,7 +694,7 @@ link_program() {
     rm -f "$link"
   fi
   if [ "$OWN_PLACE" = yes ]; then
-    wrapper "$1" >"$link" && chmod 755 "$link"
+    wrapper "$1" >"$link.new" && chmod 755 "$link.new" && mv "$link.new" "$link"
   else
     ln -s "$CURRENT/bin/$1" "$link"
   fi || fail $CANNOT_WRITE "cannot write $link"
@@ -542,15 +719,28 @@ is_ours() {
 
 # --- the service ----------------------------------------------------------------------------------
 
+# Nothing is switched under a daemon that runs: it would go on with half of the new release.
 stop_old() {
-  say "stopping $PREVIOUS"
-  ctl stop >/dev/null 2>&1 || note "the old daemon did not stop; going on"
+  say "stopping $ON"
+  ctl stop >/dev/null 2>&1 && return
+  [ -n "$(service_pid "$VENV")" ] || return 0
+  note "the daemon of $ON did not stop in time; killing it"
+  ctl_of "$VENV" stop --force >/dev/null 2>&1 || :
+  [ -z "$(service_pid "$VENV")" ] ||
+    fail $UNHEALTHY "the daemon of $ON does not end; nothing was changed"
+}
+
+# A supervisor may have started the old release again just before the switch.
+stop_stray() {
+  [ -n "$(service_pid "$CURRENT")" ] || return 0
+  ctl stop >/dev/null 2>&1 || ctl stop --force >/dev/null 2>&1 || :
+  [ -z "$(service_pid "$CURRENT")" ] || unhealthy "the daemon of $ON does not end"
 }
 
 register() {
   [ "$HEADLESS" = no ] || go_headless
   ctl service install --no-start && return
-  if is_upgrade; then restore; fi
+  if is_upgrade; then restore || :; fi
   fail $NO_SERVICE "the service could not be registered (see above)"
 }
 
@@ -567,22 +757,28 @@ docs/service.md says how to have it always"
 
 bring_up() {
   if [ "$START" = no ]; then
-    say "installed; \`swiftlmctl start\` starts it"
-    exit $NOT_STARTED
+    leave_stopped "installed; \`swiftlmctl start\` starts it"
   fi
   if [ "$WISHED" = stay ]; then
-    say "installed; the service was switched off and stays off (\`swiftlmctl start\` starts it)"
-    exit $NOT_STARTED
+    leave_stopped "installed; the service was switched off and stays off \
+(\`swiftlmctl start\` starts it)"
   fi
   if ! ctl start --wait $READY_S; then
     if has_session; then unhealthy "it does not get ready"; fi
-    note "nobody is logged in here whose session could run it"
-    exit $NOT_STARTED
+    leave_stopped "installed; nobody is logged in here whose session could run it"
   fi
   fetch_model
   if is_upgrade && ! ctl run --max-tokens 1 hello >/dev/null; then
     unhealthy "it gives no answer"
   fi
+  rm -f "$HOME_OF_RELEASE/on-trial"
+}
+
+leave_stopped() {
+  rm -f "$HOME_OF_RELEASE/on-trial"
+  remove_old_releases
+  say "$1"
+  exit $NOT_STARTED
 }
 
 has_session() {
@@ -603,36 +799,80 @@ unhealthy() {
   if ! is_upgrade; then
     fail $UNHEALTHY "swiftlm is installed, but $1; \`$CURRENT/bin/swiftlmctl doctor\` looks further"
   fi
-  restore
-  fail $UNHEALTHY "$RELEASE: $1; $PREVIOUS is back"
+  if restore; then fail $UNHEALTHY "$RELEASE: $1; $PREVIOUS is back"; fi
+  fail $UNHEALTHY "$RELEASE: $1; $PREVIOUS is switched on again, but does not get ready either"
 }
 
-# Back to the release that ran before this installation.
+# Back to the release that ran before this installation; `previous` leads where it did.
 restore() {
-  ctl stop >/dev/null 2>&1 || :
-  switch_to "$PREVIOUS"
+  ctl stop >/dev/null 2>&1 || ctl stop --force >/dev/null 2>&1 || :
+  before=$WAS
+  [ "$before" != "$PREVIOUS" ] || before=''
+  switch_to "$PREVIOUS" "$before"
+  use_config_of "$PREVIOUS" "$RELEASE"
   ctl service install --no-start >/dev/null || note "the old service could not be registered"
-  ctl start --wait $READY_S || note "the old daemon does not start either"
+  ctl start --wait $READY_S
 }
 
 roll_back_on_request() {
-  earlier=$(release_of "$APP/previous")
-  if [ -z "$earlier" ] || [ ! -f "$APP/versions/$earlier/complete" ]; then
-    fail 1 "there is no release before this one in $APP/versions"
-  fi
+  ON=$(release_of "$CURRENT")
+  earlier=$(release_before)
+  [ -n "$earlier" ] || fail 1 "there is no release before ${ON:-this one} in $APP/versions"
+  way=back
+  [ -z "$(find "$APP/versions/$earlier/complete" -newer "$APP/versions/$ON/complete" \
+    2>/dev/null)" ] || way="forward again"
   if [ "$DRY_RUN" = yes ]; then
-    say "would go back to $earlier"
+    say "would go $way to $earlier (now $ON)"
     return
   fi
   hold_lock
-  PYTHON=$APP/versions/$earlier/venv/bin/python3 PREVIOUS=$earlier
-  RELEASE=$(release_of "$CURRENT")
-  ctl stop || note "the daemon did not stop; going on"
-  switch_to "$earlier"
+  RELEASE='' PREVIOUS=$ON VENV=$APP/versions/$earlier/venv PYTHON=$VENV/bin/python3
+  say "going $way to $earlier (now $ON)"
+  [ -z "$ON" ] || stop_old
+  keep_config_of "$ON"
+  switch_to "$earlier" "$ON"
+  [ -z "$ON" ] || stop_stray_before_rollback
+  use_config_of "$earlier" "$ON"
   ctl service install --no-start || fail $NO_SERVICE "the service could not be registered"
   [ "$START" = yes ] || exit $NOT_STARTED
-  ctl start --wait $READY_S || fail $UNHEALTHY "$earlier does not get ready"
-  say "back to $earlier (was $RELEASE)"
+  ctl start --wait $READY_S || undo_rollback
+  say "$way: $earlier serves (was $ON)"
+  say "\`sh install.sh --rollback\` goes to $ON again"
+}
+
+# The one that `previous` leads to; else another good one, the youngest.
+release_before() {
+  found=$(release_of "$APP/previous")
+  if [ "$found" != "$ON" ] && is_good "$found"; then
+    printf '%s' "$found"
+    return
+  fi
+  for folder in "$APP"/versions/*; do
+    release=${folder##*/}
+    if [ "$release" = "$ON" ] || ! is_good "$release"; then continue; fi
+    if [ -z "${best:-}" ] ||
+      [ -n "$(find "$folder/complete" -newer "$APP/versions/$best/complete")" ]; then
+      best=$release
+    fi
+  done
+  printf '%s' "${best:-}"
+}
+
+stop_stray_before_rollback() {
+  [ -n "$(service_pid "$CURRENT")" ] || return 0
+  ctl stop >/dev/null 2>&1 || ctl stop --force >/dev/null 2>&1 || :
+}
+
+undo_rollback() {
+  ctl stop >/dev/null 2>&1 || ctl stop --force >/dev/null 2>&1 || :
+  switch_to "$ON" "$earlier"
+  use_config_of "$ON" "$earlier"
+  ctl service install --no-start >/dev/null || note "the service could not be registered"
+  if ctl start --wait $READY_S; then
+    fail $UNHEALTHY "$earlier does not get ready; $ON is back"
+  fi
+  fail $UNHEALTHY "neither $earlier nor $ON gets ready; \
+\`$CURRENT/bin/swiftlmctl doctor\` looks further"
 }
 
 finish() {
@@ -666,8 +906,13 @@ remove_old_releases() {
         say "kept $before ($(size_of "$folder")) for \`sh install.sh --rollback\`, \
 until the next upgrade"
         ;;
+      '*') ;;
       *)
         rm -rf "$folder"
+        # The copy of its configuration too, unless something stands in that alone.
+        if cmp -s "$APP/config.toml" "$APP/config.toml.${folder##*/}"; then
+          rm -f "$APP/config.toml.${folder##*/}"
+        fi
         say "removed ${folder##*/}"
         ;;
     esac
@@ -677,26 +922,155 @@ until the next upgrade"
 # --- uninstalling ---------------------------------------------------------------------------------
 
 uninstall() {
+  if ! anything_installed; then
+    say "nothing of swiftlm is installed in $APP"
+    return
+  fi
   list_removals
   [ "$DRY_RUN" = no ] || return 0
   agreed "Remove these?"
   if [ "$PURGE" = yes ]; then
     agreed "Models and configuration too, for good?"
   fi
-  if [ -x "$CURRENT/bin/python3" ]; then
-    ctl service uninstall || fail $NO_SERVICE "the service could not be removed; nothing else was"
-    give_clients_back
-  fi
+  LEFT=''
+  [ ! -d "$APP" ] || hold_lock
+  find_ctl
+  remove_service
+  # First what takes room and nobody misses: a full disk would keep the rest from being written.
+  rm -rf "$CACHE" "$LOGS"
+  remove_other_releases
+  give_clients_back
   remove_completion
   remove_links
-  rm -rf "$APP/versions" "$APP/current" "$APP/previous" "$APP/.installing" \
-    "$APP"/*.sock "$CACHE" "$LOGS" "$STATE"
+  rm -rf "$CURRENT" "$APP/previous" "$APP/versions" "$APP"/*.sock
+  remove_state
+  remove_place
+  if [ -n "$LEFT" ]; then
+    fail 1 "swiftlm is uninstalled, but this is left:$LEFT"
+  fi
+  say "swiftlm is uninstalled"
+}
+
+anything_installed() {
+  for place in "$APP/versions" "$CURRENT" "$APP/previous" "$STATE" "$CACHE" "$LOGS"; do
+    if [ -e "$place" ] || [ -L "$place" ]; then return; fi
+  done
+  if [ "$PURGE" = yes ] && { [ -e "$APP/models" ] || [ -e "$APP/config.toml" ]; }; then return; fi
+  [ -e "$PLIST" ] || [ -e "$UNIT" ] || is_ours "$BIN/swiftlmctl" || is_ours "$BIN/swiftlmd"
+}
+
+left() {
+  note "$1"
+  LEFT="$LEFT
+  $1"
+}
+
+# swiftlmctl of this installation; where its Python is gone, by another one; else none.
+find_ctl() {
+  CTL=''
+  if runs_ctl "$CURRENT/bin/python3" ''; then return; fi
+  for packages in "$CURRENT"/lib/python3*/site-packages \
+    "$APP"/versions/*/venv/lib/python3*/site-packages ''; do
+    for python in python3.13 python3.12 python3.11 python3.14 python3 \
+      /opt/homebrew/bin/python3; do
+      if runs_ctl "$python" "$packages${packages:+:}$SOURCE/ctl:$SOURCE/proto"; then return; fi
+    done
+  done
+}
+
+runs_ctl() {
+  found=$(command -v "$1" 2>/dev/null) || return 1
+  # On a Mac without developer tools this one opens a dialog.
+  if [ "$SYSTEM" = Darwin ] && [ "$found" = /usr/bin/python3 ]; then return 1; fi
+  CTL=$1 CTL_PATH=$2
+  if ctl_here --help >/dev/null 2>&1; then return; fi
+  CTL=''
+  return 1
+}
+
+ctl_here() {
+  if [ -z "$CTL_PATH" ]; then
+    "$CTL" -I -X utf8 -m swiftlmctl "$@"
+  else
+    PYTHONPATH=$CTL_PATH "$CTL" -P -X utf8 -m swiftlmctl "$@"
+  fi
+}
+
+remove_service() {
+  if [ -n "$CTL" ]; then
+    ctl_here service uninstall ||
+      fail $NO_SERVICE "the service could not be removed; nothing else was"
+    return
+  fi
+  note "no Python here runs swiftlmctl; removing the service without it"
+  if [ -f "$PLIST" ]; then
+    for domain in gui user; do
+      launchctl bootout "$domain/$(id -u)/$LABEL" >/dev/null 2>&1 || :
+    done
+    rm -f "$PLIST"
+  fi
+  if [ -f "$UNIT" ]; then
+    systemctl --user disable --now swiftlmd.service >/dev/null 2>&1 || :
+    rm -f "$UNIT"
+    systemctl --user daemon-reload >/dev/null 2>&1 || :
+  fi
+  end_daemon
+}
+
+# The daemon's number stands in its lock, or in the record of who started it.
+end_daemon() {
+  for file in "$STATE/lock" "$STATE/started.json"; do
+    pid=$(sed -n 's/.*"pid": *\([0-9][0-9]*\).*/\1/p' "$file" 2>/dev/null | head -n 1)
+    if [ -z "$pid" ] || ! is_daemon "$pid"; then continue; fi
+    kill "$pid" 2>/dev/null || :
+    waited=0
+    while is_daemon "$pid" && [ $waited -lt 30 ]; do
+      sleep 1
+      waited=$((waited + 1))
+    done
+    if is_daemon "$pid"; then kill -9 "$pid" 2>/dev/null || :; fi
+  done
+}
+
+is_daemon() {
+  case $(ps -o stat= -o args= -p "$1" 2>/dev/null || :) in
+    Z*) return 1 ;;
+    *swiftlmd*) return 0 ;;
+    *) return 1 ;;
+  esac
+}
+
+remove_other_releases() {
+  on=$(release_of "$CURRENT")
+  for folder in "$APP"/versions/*; do
+    [ "${folder##*/}" = "$on" ] || rm -rf "$folder"
+  done
+}
+
+# A client that still points here needs its record for `connect --undo`.
+remove_state() {
+  if [ -z "$(connected)" ]; then
+    rm -rf "$STATE"
+    return
+  fi
+  for path in "$STATE"/* "$STATE"/.[!.]*; do
+    [ "$path" = "$STATE/connect" ] || rm -rf "$path"
+  done
+}
+
+remove_place() {
   if [ "$PURGE" = yes ]; then
     rm -rf "$APP/models" "$APP"/config.toml*
   fi
-  rmdir "$APP" 2>/dev/null || :
-  [ ! -d "$APP" ] || say "kept: $APP"
-  say "swiftlm is uninstalled"
+  rm -rf "$APP/.installing"
+  made=yes
+  if [ "$OWN_PLACE" = yes ]; then
+    made=$(sed -n 's/.*install.sh: //p' "$APP/.swiftlm" 2>/dev/null || :)
+    # Models or configuration that stay make it ours still.
+    if holds_more_than_the_mark; then made=stays; else rm -f "$APP/.swiftlm"; fi
+  fi
+  [ "$made" != yes ] || rmdir "$APP" 2>/dev/null || :
+  [ ! -d "$APP" ] || [ "$made" = no ] || say "kept: $APP"
 }
 
 list_removals() {
@@ -716,15 +1090,19 @@ list_removals() {
   say "kept: the Hugging Face cache, which other programs share"
 }
 
-# Asks at a terminal. Elsewhere only a purge needs --yes: the rest can be had again.
+holds_more_than_the_mark() {
+  for path in "$APP"/* "$APP"/.[!.]*; do
+    if [ -e "$path" ] && [ "$path" != "$APP/.swiftlm" ]; then return; fi
+  done
+  return 1
+}
+
+# Asks at a terminal; elsewhere somebody must have said --yes.
 agreed() {
   [ "$YES" = no ] || return 0
-  if [ ! -t 0 ]; then
-    [ "$PURGE" = no ] || fail $USAGE "add --yes to purge without a terminal"
-    return 0
-  fi
+  [ -t 0 ] || fail $USAGE "without a terminal nobody can be asked; add --yes. Nothing was removed"
   printf '%s [y/N] ' "$1"
-  read -r answer
+  read -r answer || answer=''
   case $answer in
     y | Y | yes) ;;
     *) fail 1 "nothing was removed" ;;
@@ -742,36 +1120,29 @@ connected() {
 
 give_clients_back() {
   for client in $(connected); do
-    ctl connect "$client" --undo || note "$client still points to this service"
+    if [ -z "$CTL" ] || ! ctl_here connect "$client" --undo; then
+      left "$client still points to this service; its record is $STATE/connect/$client.json"
+    fi
   done
 }
 
-# What `swiftlmctl --install-completion` wrote for bash, zsh and fish. In ~/.zshrc it only switched
-# completion on, which other programs use: that stays.
+# What `swiftlmctl --install-completion` wrote for bash, zsh and fish.
 completions() {
   is_ours "$BIN/swiftlmctl" || return 0
   for file in "$HOME/.bash_completions/swiftlmctl.sh" "$HOME/.zfunc/_swiftlmctl" \
     "$HOME/.config/fish/completions/swiftlmctl.fish"; do
     [ ! -f "$file" ] || say "$file"
   done
+  ! grep -aqF "$HOME/.bash_completions/swiftlmctl.sh" "$HOME/.bashrc" 2>/dev/null ||
+    say "$HOME/.bashrc (one line)"
 }
 
+# Only swiftlmctl changes a shell's files: it takes out our lines and never loses another.
 remove_completion() {
-  completions | while IFS= read -r file; do
-    rm -f "$file"
-    [ "${file##*.}" != sh ] || forget_in_bashrc "source '$file'"
-    rmdir "${file%/*}" 2>/dev/null || :
-  done
-}
-
-# Written through, not renamed: the file may be a link into a folder of dotfiles.
-forget_in_bashrc() {
-  bashrc=$HOME/.bashrc
-  grep -qxF "$1" "$bashrc" 2>/dev/null || return 0
-  grep -vxF "$1" "$bashrc" >"$bashrc.swiftlm" || :
-  cat "$bashrc.swiftlm" >"$bashrc" ||
-    fail $CANNOT_WRITE "cannot write $bashrc; what was in it is in $bashrc.swiftlm"
-  rm -f "$bashrc.swiftlm"
+  [ -n "$(completions)" ] || return 0
+  if [ -z "$CTL" ] || ! ctl_here --uninstall-completion; then
+    left "tab completion: $(completions | tr '\n' ' ')"
+  fi
 }
 
 remove_links() {

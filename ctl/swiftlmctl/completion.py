@@ -62,6 +62,11 @@ def install(shell: Shell, script: str, paths: Paths) -> None:
 def remove(paths: Paths, home: Path) -> list[Path]:
     """Takes back what `install` did for each shell; the files that changed. Raises OSError."""
     changed = []
+    folders, files = _remembered(paths)
+    bash = shells(home)["bash"].script
+    if user_files.read(_record(paths)) is None and os.path.lexists(bash):
+        # Set up by a release that kept no record, through Typer, which makes this one folder.
+        folders = [bash.parent]
     for shell in shells(home).values():
         if shell.start_up is not None and user_files.remove_lines(
             shell.start_up, [os.fsencode(line) for line in shell.lines]
@@ -70,7 +75,6 @@ def remove(paths: Paths, home: Path) -> list[Path]:
         if os.path.lexists(shell.script):
             changed.append(shell.script)
         user_files.remove(shell.script)  # and what a killed process left beside it
-    folders, files = _remembered(paths)
     for file in files:
         if user_files.read(file) == b"":
             user_files.remove(file)

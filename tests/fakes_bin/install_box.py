@@ -163,9 +163,11 @@ class InstallBox:
             (self.bin / name).chmod(0o755)
 
     def _make_checkout(self) -> None:
-        for room in ("proto/swiftlm_proto", "engine/swiftlm_engine", "daemon/swiftlmd"):
+        for room in ("engine/swiftlm_engine", "daemon/swiftlmd"):
             (self.checkout / room).mkdir(parents=True)
-        (self.checkout / "ctl" / "swiftlmctl").mkdir(parents=True)
+        for room in ("proto/swiftlm_proto", "ctl/swiftlmctl"):  # which install.sh may run itself
+            (self.checkout / room).parent.mkdir()
+            (self.checkout / room).symlink_to(ROOT / room)
         shutil.copytree(ROOT / "locks", self.checkout / "locks")
         shutil.copy(ROOT / "install.sh", self.checkout)
         self.version("0.1.0")

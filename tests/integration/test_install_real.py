@@ -92,7 +92,7 @@ def test_one_command_ends_with_a_real_answer_and_another_takes_it_away(home: Hom
     assert "nothing had to be changed" in again.stdout
     assert json.loads(home.ctl("status", "--json").stdout)["pid"] == status["pid"]
 
-    gone = home.install("--uninstall")
+    gone = home.install("--uninstall", "--yes")
     assert gone.returncode == 0, gone.stdout[-2000:] + gone.stderr[-2000:]
     assert {path.name for path in home.app.iterdir()} == {"config.toml", "models"}
     pids = [status["pid"], *(m["pid"] for m in status["models"] if m["pid"])]

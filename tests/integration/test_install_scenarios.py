@@ -353,7 +353,7 @@ def test_uninstall_leaves_what_it_says(make_box: MakeBox, kind: str) -> None:
     settings.write_text('{"mine": 1}')
     box.ctl("connect", "claude-code")
     assert "ANTHROPIC_BASE_URL" in settings.read_text()
-    done = box.install("--uninstall")
+    done = box.install("--uninstall", "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kept" in done.stdout
     left = {path.name for path in box.app.iterdir()}
