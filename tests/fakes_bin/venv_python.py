@@ -5,7 +5,8 @@ serve` answers the admin socket. A JSON file at $FAKE_INSTALL says what goes wro
 {"pip": "words that pip prints before it fails", "selfcheck": 69, "sick": ["0.2.0"],
  "mute": ["0.2.0"], "platform": "darwin"}; "sick" versions crash, "mute" ones give no answer,
 "deaf" ones do not leave on SIGTERM, "older_config" ones refuse the configuration. "drain_s" is how
-long one takes to leave, "patience_s" how long swiftlmctl waits for that.
+long one takes to leave, "patience_s" how long swiftlmctl waits for that; with "full_disk"
+swiftlmctl cannot write.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def words() -> list[str]:
 def pip(arguments: list[str]) -> int:
     with open(plan_file.with_name("pip.log"), "a") as log:
         log.write(json.dumps(arguments) + "\n")
+    plan_file.with_name("pip.environ").write_text(json.dumps(dict(os.environ)))
     if "pip" in plan and "install" in arguments:
         print(plan["pip"], file=sys.stderr)
         return 1
@@ -66,8 +68,14 @@ def ctl(arguments: list[str]) -> None:
     if arguments[:2] == ["config", "validate"] and version in plan.get("older_config", []):
         print("swiftlmctl: unknown option 'engine.future_option'", file=sys.stderr)
         sys.exit(1)
+    if plan.get("full_disk"):
+        os.fsync = full_disk
     sys.argv = ["swiftlmctl", *arguments]
     runpy.run_module("swiftlmctl", run_name="__main__")
+
+
+def full_disk(_: int) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def serve() -> int:
