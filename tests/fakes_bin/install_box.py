@@ -142,10 +142,11 @@ class InstallBox:
     def close(self) -> None:
         if self.supervisor is not None:
             self.supervisor.close()
-        self._end_detached()
+        self.end_processes()
         shutil.rmtree(self.root, ignore_errors=True)
 
-    def _end_detached(self) -> None:
+    def end_processes(self) -> None:
+        """Kills whatever runs out of this box."""
         for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 ours = str(self.root).encode() in cmdline.read_bytes()
