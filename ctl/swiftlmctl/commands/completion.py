@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 import typer.completion
 
-from swiftlmctl import completion
+from swiftlmctl.commands import shell_completion
 
 
 def register(app: typer.Typer) -> None:
     # Typer's own rewrites the whole start-up file of the shell, in place and as UTF-8.
-    typer.completion.install = completion.installed_by_typer  # type: ignore[attr-defined] # its own
+    typer.completion.install = shell_completion.installed_by_typer  # type: ignore[attr-defined] # its own
     app.callback(help=app.info.help)(options)
 
 
@@ -24,7 +24,7 @@ def _remove(wanted: bool) -> None:
     from swiftlm_proto.paths import locate
     from swiftlmctl import output
 
-    for path in completion.remove(locate(), Path.home()):
+    for path in shell_completion.remove(locate(), Path.home()):
         output.say(f"removed completion from {path}")
     raise typer.Exit
 

@@ -9,7 +9,7 @@ from killed import at_every_line
 from typer.testing import CliRunner
 
 from swiftlm_proto.paths import Paths, under
-from swiftlmctl import completion
+from swiftlmctl.commands import shell_completion as completion
 from swiftlmctl.errors import CtlError
 from swiftlmctl.main import build
 
@@ -105,7 +105,7 @@ def test_a_kill_at_any_line_is_mended_by_the_next_command(
         install(home, paths, "bash") if verb == "install" else completion.remove(paths, home)
 
     stage()
-    for _ in at_every_line(run, ["user_files.py", "swiftlmctl/completion.py"]):
+    for _ in at_every_line(run, ["user_files.py", "commands/shell_completion.py"]):
         assert bashrc.read_bytes() in (BEFORE, BEFORE + line)
         if bashrc.read_bytes() != BEFORE:  # bash never reads a file that is not there
             assert (home / ".bash_completions" / "swiftlmctl.sh").exists()
