@@ -106,7 +106,7 @@ def take_step(mirror: Mirror, step: Message) -> Message | None:
             mirror.clear_pool()
         case "test":
             measured = mirror.test(step["ids"], _verdict(step), step["chunk"])
-            return {"errors": measured.layer_errors}
+            return {"errors": measured.layer_errors, "path_errors": measured.path_errors}
         case "use":
             mirror.use(_verdict(step))
         case "offer":

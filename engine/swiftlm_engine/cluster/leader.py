@@ -140,8 +140,14 @@ class Leader:
         """A self-test on all ranks. Each knows the errors of its own layers, or of its heads."""
         self._tell({"do": "test", "ids": list(token_ids), "chunk": chunk, **_formats(verdict)})
         own = policy.measure(model, token_ids, verdict, chunk)
-        errors = [own.layer_errors, *(f.answers.get()["errors"] for f in self._followers)]
-        return replace(own, layer_errors=tuple(map(max, zip(*errors, strict=True))))
+        answers = [follower.answers.get() for follower in self._followers]
+        errors = [own.layer_errors, *(answer["errors"] for answer in answers)]
+        paths = [own.path_errors, *(answer["path_errors"] for answer in answers)]
+        return replace(
+            own,
+            layer_errors=tuple(map(max, zip(*errors, strict=True))),
+            path_errors=tuple(map(max, zip(*paths, strict=True))),
+        )
 
     def use(self, verdict: Verdict) -> None:
         """Sequences that are opened from now on have these formats."""

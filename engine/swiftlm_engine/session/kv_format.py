@@ -127,7 +127,7 @@ def _compressed(
             f"kv {name} compresses no layer of this model ({reasons}); load it with --kv fp16",
             param="kv",
         )
-    outcome = check_format(weights, options, name, device, report, test)
+    outcome = check_format(weights, options, name, device, report, facts.max_context, test)
     if not outcome.passed:
         return _after_failure(weights, options, facts, failure(name, outcome))
     measured = outcome.measured

@@ -6,6 +6,8 @@ import hashlib
 import logging
 from pathlib import Path
 
+import mlx.core as mx
+
 from swiftlm_engine.brain.facts import KvFormat, ModelFacts
 from swiftlm_engine.load.device import Device
 from swiftlm_engine.load.options import EngineOptions
@@ -33,6 +35,7 @@ def check_format(
     name: str,
     device: Device,
     report: Report,
+    max_context: int | None,
     test: policy.Test | None = None,
 ) -> Outcome:
     """The self-test of one format; seconds the first time, a file after that."""
@@ -41,7 +44,8 @@ def check_format(
     if options.records_dir is not None:
         identity = weights_identity(options.folder, weights.dtype, device)
         record = options.records_dir / "kv-self-test" / f"{identity}-{name}.json"
-    token_ids = weights.tokenizer.encode(SELF_TEST_TEXT)
+    context = max_context or policy.TEST_TOKENS
+    token_ids = policy.test_ids(weights.tokenizer.encode(SELF_TEST_TEXT), context)
     chunk = _CHUNK if weights.streaming is None else _STREAMED_CHUNK
     return policy.self_test(weights.model, token_ids, name, record, chunk, test)
 
@@ -49,20 +53,30 @@ def check_format(
 def failure(name: str, outcome: Outcome) -> str:
     """What failed by how much, and what would pass."""
     measured, better = outcome.measured, outcome.better
+    if not measured.path_error <= policy.MAX_PATH_ERROR:
+        broken = [i for i, e in enumerate(measured.path_errors) if not e <= policy.MAX_PATH_ERROR]
+        return (
+            f"kv {name} failed its self-test on this machine: attention over it is not what plain "
+            f"arithmetic makes of the same KV in layers {', '.join(map(str, broken))}; "
+            "load it with --kv fp16"
+        )
     layers = ", ".join(map(str, measured.worst_layers()))
     advice = "load it with --kv fp16"
     if better is not None:
         format = next(v.format for v in better.verdict.layers if v.format is not None)
         advice = f"{format.name} passes with {better.kld:.4f}: --kv {format.name}, or --kv fp16"
     return (
-        f"kv {name} failed its self-test on this model: KLD {measured.kld:.3f} nats per token, "
-        f"at most {policy.MAX_KLD} is accepted; worst in layers {layers}; {advice}"
+        f"kv {name} failed its self-test on this model: KLD {measured.kld:.3f} nats per token "
+        f"({measured.decode_kld:.3f} while decoding), at most {policy.MAX_KLD} is accepted; "
+        f"worst in layers {layers}; {advice}"
     )
 
 
 def weights_identity(folder: Path, dtype: str, device: Device) -> str:
-    """Of the weights and of how they are computed with."""
-    digest = hashlib.blake2b(f"{dtype}/{device}".encode(), digest_size=12)
+    """Of the weights and of how they are computed with: MLX's kernels, and ours."""
+    digest = hashlib.blake2b(f"{dtype}/{device}/{mx.__version__}".encode(), digest_size=12)
+    for source in sorted(Path(policy.__file__).parent.rglob("*.py")):
+        digest.update(source.read_bytes())
     digest.update((folder / "config.json").read_bytes())
     for path in sorted(folder.glob("*.safetensors")):
         digest.update(weights_digest(path))

@@ -14,7 +14,7 @@ from typing import Any
 from swiftlm_engine.turboquant.formats import parse_format
 from swiftlm_engine.turboquant.layer_support import LayerVerdict, Verdict
 
-_VERSION = 2
+_VERSION = 3
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,14 @@ class MeasuredError:
     verdict: Verdict
     kld: float  # mean over the text, of the next-token distribution
     layer_errors: tuple[float, ...]  # relative error of the attention output; 0 where exact
+    decode_kld: float = 0.0  # of the tokens that were decoded as they are when serving
+    # Against plain arithmetic over the same storage, as a share of what rounding may cost;
+    # infinite where the storage is damaged.
+    path_errors: tuple[float, ...] = ()
+
+    @property
+    def path_error(self) -> float:
+        return max(self.path_errors, default=0.0)
 
     def worst_layers(self, count: int = 3) -> list[int]:
         order = sorted(range(len(self.layer_errors)), key=lambda i: -self.layer_errors[i])
@@ -78,7 +86,10 @@ def _measured(kept: Any) -> MeasuredError:  # JSON of unknown origin
         for i, one in enumerate(kept["layers"])
     )
     errors = tuple(float(one["error"]) for one in kept["layers"])
-    return MeasuredError(Verdict(layers), float(kept["kld"]), errors)
+    paths = tuple(float(one["path_error"]) for one in kept["layers"])
+    return MeasuredError(
+        Verdict(layers), float(kept["kld"]), errors, float(kept["decode_kld"]), paths
+    )
 
 
 def _json(measured: MeasuredError) -> dict[str, object]:
@@ -87,7 +98,10 @@ def _json(measured: MeasuredError) -> dict[str, object]:
             "format": None if layer.format is None else layer.format.name,
             "reason": layer.reason,
             "error": error,
+            "path_error": path_error,
         }
-        for layer, error in zip(measured.verdict.layers, measured.layer_errors, strict=True)
+        for layer, error, path_error in zip(
+            measured.verdict.layers, measured.layer_errors, measured.path_errors, strict=True
+        )
     ]
-    return {"kld": measured.kld, "layers": layers}
+    return {"kld": measured.kld, "decode_kld": measured.decode_kld, "layers": layers}

@@ -15,6 +15,8 @@ from swiftlm_engine.turboquant.formats import K4V3, K8V3
 
 TEXT = [(11 * i * i + 5 * i) % 300 + 20 for i in range(256)]
 
+LONGER = policy.test_ids(TEXT, 500)  # on fewer the gain is within the noise
+
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory):
@@ -52,14 +54,14 @@ def test_accepted_mode_is_kept_for_all_layers(llama, monkeypatch):
 
 
 def test_layer_that_sticks_out_goes_back_to_exact_kv(spoiled, monkeypatch):
-    first = policy.measure(spoiled, TEXT, model_verdict(spoiled, "k4v3"))
+    first = policy.measure(spoiled, LONGER, model_verdict(spoiled, "k4v3"))
     assert max(first.layer_errors) == first.layer_errors[1]
     assert 1 in first.worst_layers(1)
     monkeypatch.setattr(policy, "_STICKS_OUT", 1.01)
     without = policy._without_outliers(first)
-    limit = (policy.measure(spoiled, TEXT, without).kld + first.kld) / 2
+    limit = (policy.measure(spoiled, LONGER, without).kld + first.kld) / 2
     monkeypatch.setattr(policy, "MAX_KLD", limit)
-    outcome = policy.self_test(spoiled, TEXT, "k4v3", None)
+    outcome = policy.self_test(spoiled, LONGER, "k4v3", None)
     assert outcome.passed
     assert outcome.measured.verdict == without
     assert "self-test" in without.layers[1].reason
@@ -100,7 +102,7 @@ def test_outcome_is_remembered_whole(llama, tmp_path: Path, monkeypatch, limit: 
 
 @pytest.mark.parametrize(
     "damage",
-    ["", "{}", "[1]", '{"version": 2, "mode": "k4v3"}', '{"version": 1, "mode": "k4v3"}', None],
+    ["", "{}", "[1]", '{"version": 3, "mode": "k4v3"}', '{"version": 2, "mode": "k4v3"}', None],
 )
 def test_damaged_record_is_measured_again(llama, tmp_path: Path, damage: str | None):
     record = tmp_path / "record.json"
