@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from swiftlm_engine.brain.facts import ModelFacts as FolderFacts
@@ -19,6 +21,8 @@ from swiftlm_engine.session.run_when_idle import RunWhenIdle
 from swiftlm_engine.streaming.policy_choice import StreamWatcher
 from swiftlm_engine.streaming.report import StreamingReport
 from swiftlm_engine.text.model_text import ModelText
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Session:
     watcher: StreamWatcher | None = None
     expanded: ExpandedWeights | None = None
     heap: MallocTrim = field(default_factory=MallocTrim)
+    _failures: set[str] = field(default_factory=set)
 
     @property
     def has_work(self) -> bool:
@@ -73,9 +78,22 @@ class Session:
         self.pace.between_steps()
 
     def idle(self) -> bool:
+        """What pauses are for; True while some of it wants to go on soon. A full disk, or a folder
+        that is gone, is no reason to end an engine: it is logged, once per error.
+        """
         self.engine.scheduler.check_integrity()
-        self.heap.idle(self.engine.counters.steps)
-        self.first_pause.idle(self.engine.counters.steps)
-        if self.watcher is not None:
-            self.watcher.idle()
-        return self.pace.idle()
+        steps = self.engine.counters.steps
+        self.heap.idle(steps)
+        self.first_pause.idle(steps)
+        # All of them, whatever the first one says.
+        watches = self._kept_house(self.watcher.idle) if self.watcher is not None else False
+        return self._kept_house(self.pace.idle) or watches
+
+    def _kept_house(self, work: Callable[[], bool]) -> bool:
+        try:
+            return work()
+        except OSError as error:
+            if str(error) not in self._failures:
+                self._failures.add(str(error))
+                log.warning("work of a pause failed, the engine goes on: %s", error)
+            return False

@@ -1,8 +1,8 @@
 """Which slot policy hits most for a model, found by replaying what its routers really asked for.
 
-The routers are watched while the model serves; once enough was seen, an idle moment replays it
-with every policy, and the verdict is kept for the next load. Half of the trace fills the slots,
-the other half is counted.
+The routers are watched while the model serves; once enough was seen, idle moments replay it with
+every policy, a slice at a time, since whoever asks meanwhile waits for the slice. The verdict is
+kept for the next load. Half of the trace fills the slots, the other half is counted.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from swiftlm_engine.streaming.report import StreamingReport, StreamMode
 from swiftlm_engine.streaming.slots import PolicyKind
 from swiftlm_engine.streaming.streamer import Streamer
-from swiftlm_engine.streaming.trace import Trace, replay
+from swiftlm_engine.streaming.trace import Trace, drain, replaying
 
 log = logging.getLogger(__name__)
 
@@ -32,19 +35,20 @@ class StreamWatcher:
         if policy_path is not None and report.mode is StreamMode.EXPERTS and self._streamer.slotted:
             self._learner = PolicyLearner(self._streamer, policy_path)
 
-    def idle(self) -> None:
+    def idle(self) -> bool:
+        """True while it wants to be called again soon."""
         self._streamer.settle()
         problems = self._streamer.counters.problems()
         if problems and problems != self._seen:
             log.error("streaming counters contradict each other: %s", "; ".join(problems))
         self._seen = problems
-        if self._learner is not None:
-            self._learner.idle()
+        return self._learner is not None and self._learner.idle()
 
 
 log = logging.getLogger(__name__)
 
-MAX_CALLS = 8192  # replayed three times in about half a second
+MAX_CALLS = 8192
+SLICE_S = 0.02  # of replaying, before whoever asked meanwhile is served
 MAX_LAYERS = 8  # of those watched: more tokens say more than more layers
 LEAST_GAIN = 0.01  # of hit rate; below it the choice is noise and the default stays
 DEFAULT = PolicyKind.LRU
@@ -57,24 +61,40 @@ class PolicyChoice:
     hit_rates: dict[str, float]  # by policy
 
     def save(self, path: Path) -> None:
+        """Whole or not at all. Raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")
         record = {"policy": self.policy, "slots": self.slots, "hit_rates": self.hit_rates}
-        temporary.write_text(json.dumps(record), encoding="utf-8")
-        temporary.replace(path)
+        try:
+            temporary.write_text(json.dumps(record), encoding="utf-8")
+            temporary.replace(path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
 
     @classmethod
     def load(cls, path: Path) -> PolicyChoice | None:
         """None where there is none that can be read: the default will do."""
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
-            return cls(PolicyKind(record["policy"]), record["slots"], record["hit_rates"])
+            return cls(
+                PolicyKind(record["policy"]), int(record["slots"]), dict(record["hit_rates"])
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
 
 def choose_policy(trace: Trace, num_slots: int) -> PolicyChoice:
-    rates = {kind: replay(trace, num_slots, kind, count_from=0.5).hit_rate for kind in PolicyKind}
+    return drain(choosing(trace, num_slots))
+
+
+def choosing(trace: Trace, num_slots: int) -> Generator[None, None, PolicyChoice]:
+    """`choose_policy`, a call of the trace at a time."""
+    rates = {}
+    for kind in PolicyKind:
+        replayed = yield from replaying(trace, num_slots, kind, count_from=0.5)
+        rates[kind] = replayed.hit_rate
     best = max(rates, key=lambda kind: rates[kind])
     if rates[best] < rates[DEFAULT] + LEAST_GAIN:
         best = DEFAULT
@@ -92,18 +112,37 @@ def kept_policy(path: Path | None, num_slots: int) -> PolicyKind:
 class PolicyLearner:
     """Watches one loaded model. The engine thread's."""
 
-    def __init__(self, streamer: Streamer, path: Path) -> None:
+    def __init__(
+        self, streamer: Streamer, path: Path, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._streamer = streamer
         self._path = path
+        self._clock = clock
         paths = list(streamer.counters.layers)
         watched = paths[:: -(-len(paths) // MAX_LAYERS)]
         self._trace = streamer.trace = Trace(layers=frozenset(watched), max_calls=MAX_CALLS)
+        self._turns: Generator[None, None, PolicyChoice] | None = None
 
-    def idle(self) -> None:
-        """Decides once, when the trace is full."""
-        if self._streamer.trace is not self._trace or not self._trace.full:
-            return
-        self._streamer.trace = None
-        choice = choose_policy(self._trace, self._streamer.slots)
+    def idle(self) -> bool:
+        """Decides once, when the trace is full; True while it wants to go on soon."""
+        if self._turns is None:
+            if self._streamer.trace is not self._trace or not self._trace.full:
+                return False
+            self._streamer.trace = None
+            self._turns = choosing(self._trace, self._streamer.slots)
+        until = self._clock() + SLICE_S
+        try:
+            while self._clock() < until:
+                next(self._turns)
+        except StopIteration as end:
+            self._keep(end.value)
+            return False
+        return True
+
+    def _keep(self, choice: PolicyChoice) -> None:
+        self._turns = None
         log.info("slot policy from the next load on: %s", choice)
-        choice.save(self._path)
+        try:
+            choice.save(self._path)
+        except OSError as error:
+            log.warning("the slot policy will be learnt again: %s", error)

@@ -8,9 +8,11 @@ been half written.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from dataclasses import dataclass
 from enum import StrEnum
+from heapq import nsmallest
+from itertools import islice
 from typing import Protocol
 
 
@@ -25,10 +27,11 @@ class Policy(Protocol):
 
     def add(self, expert: int) -> None: ...
     def touch(self, expert: int) -> None: ...
-    def remove(self, expert: int) -> None: ...
-    def victim(self, keep: Collection[int]) -> int:
-        """One of its experts that is not in `keep`; it stays until `remove`."""
+    def victims(self, count: int, keep: Set[int]) -> list[int]:
+        """So many of its experts that are not in `keep`, first to leave first; removes them."""
         ...
+
+    def resize(self, num_slots: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +92,16 @@ class SlotMap:
             raise ValueError(f"{len(experts)} experts for {self.num_slots} slots")
         hits = tuple(e for e in experts if e in self._slots)
         self.touch(hits)
-        installs = [self._seat(e, experts) for e in experts if e not in self._slots]
+        missing = [e for e in experts if e not in self._slots]
+        installs = [Install(e, self._free.pop(), None) for e in missing[: len(self._free)]]
+        # All at once: asked one by one, a policy would look at every slot for each of them.
+        rest = missing[len(installs) :]
+        evicted = self._policy.victims(len(rest), frozenset(experts)) if rest else []
+        installs += [
+            Install(expert, self._slots.pop(old), old)
+            for expert, old in zip(rest, evicted, strict=True)
+        ]
         return SlotPlan(hits, tuple(installs))
-
-    def _seat(self, expert: int, keep: Collection[int]) -> Install:
-        if self._free:
-            return Install(expert, self._free.pop(), None)
-        evicted = self._policy.victim(keep)
-        self._policy.remove(evicted)
-        return Install(expert, self._slots.pop(evicted), evicted)
 
     def commit(self, plan: SlotPlan) -> None:
         for install in plan.installs:
@@ -110,10 +114,11 @@ class SlotMap:
 
     def resize(self, num_slots: int) -> list[Move]:
         """Fewer or more slots; what leaves is what the policy would evict next."""
-        while len(self._slots) > num_slots:
-            evicted = self._policy.victim(())
-            self._policy.remove(evicted)
-            del self._slots[evicted]
+        too_many = len(self._slots) - num_slots
+        if too_many > 0:
+            for evicted in self._policy.victims(too_many, frozenset()):
+                del self._slots[evicted]
+        self._policy.resize(num_slots)
         moves = [Move(old, new) for new, old in enumerate(self._slots.values())]
         self._slots = {expert: new for new, expert in enumerate(self._slots)}
         self._free = list(range(num_slots - 1, len(moves) - 1, -1))
@@ -146,11 +151,13 @@ class LeastRecent:
     def touch(self, expert: int) -> None:
         self._order.move_to_end(expert)
 
-    def remove(self, expert: int) -> None:
-        del self._order[expert]
+    def victims(self, count: int, keep: Set[int]) -> list[int]:
+        found = list(islice((e for e in self._order if e not in keep), count))
+        for expert in found:
+            del self._order[expert]
+        return found
 
-    def victim(self, keep: Collection[int]) -> int:
-        return next(e for e in self._order if e not in keep)
+    def resize(self, num_slots: int) -> None: ...
 
 
 AGE_EVERY = 1024  # touches after which all counts are halved, so that old fame fades
@@ -171,11 +178,14 @@ class LeastFrequent:
     def touch(self, expert: int) -> None:
         self._count(expert)
 
-    def remove(self, expert: int) -> None:
-        del self._inside[expert]
+    def victims(self, count: int, keep: Set[int]) -> list[int]:
+        outside = (e for e in self._inside if e not in keep)
+        found = nsmallest(count, outside, key=self._counts.__getitem__)
+        for expert in found:
+            del self._inside[expert]
+        return found
 
-    def victim(self, keep: Collection[int]) -> int:
-        return min((e for e in self._inside if e not in keep), key=self._counts.__getitem__)
+    def resize(self, num_slots: int) -> None: ...
 
     def _count(self, expert: int) -> None:
         self._counts[expert] = self._counts.get(expert, 0) + 1
@@ -194,6 +204,10 @@ class S3Fifo:
         self._asked: dict[int, int] = {}
         self._small_size = max(1, num_slots // 10)
 
+    def resize(self, num_slots: int) -> None:
+        self._ghosts = deque(self._ghosts, maxlen=num_slots)
+        self._small_size = max(1, num_slots // 10)
+
     def add(self, expert: int) -> None:
         queue = self._main if expert in self._ghosts else self._small
         queue[expert] = None
@@ -202,23 +216,23 @@ class S3Fifo:
     def touch(self, expert: int) -> None:
         self._asked[expert] = min(3, self._asked[expert] + 1)
 
-    def remove(self, expert: int) -> None:
-        if expert in self._small:
-            del self._small[expert]
-            self._ghosts.append(expert)
-        else:
-            del self._main[expert]
-        del self._asked[expert]
-
-    def victim(self, keep: Collection[int]) -> int:
+    def victims(self, count: int, keep: Set[int]) -> list[int]:
         self._promote()
+        return [self._evict(keep) for _ in range(count)]
+
+    def _evict(self, keep: Set[int]) -> int:
         first, second = self._small, self._main
         if len(self._small) <= self._small_size:
             first, second = second, first
         for queue in (first, second):
-            found = self._oldest(queue, keep)
-            if found is not None:
-                return found
+            expert = self._oldest(queue, keep)
+            if expert is None:
+                continue
+            del queue[expert]
+            del self._asked[expert]
+            if queue is self._small:
+                self._ghosts.append(expert)
+            return expert
         raise ValueError("every expert is to be kept")
 
     def _promote(self) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from swiftlm_engine.streaming.slots import PolicyKind, SlotMap, make_policy
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,13 @@ def replay(
 
     Counts after the first `count_from` of the calls, which only fill the slots.
     """
+    return drain(replaying(trace, num_slots, policy, count_from=count_from))
+
+
+def replaying(
+    trace: Trace, num_slots: int, policy: PolicyKind, *, count_from: float = 0.0
+) -> Generator[None, None, Replayed]:
+    """`replay`, a call at a time."""
     maps: dict[str, SlotMap] = {}
     hits = misses = 0
     first = int(len(trace.calls) * count_from)
@@ -69,11 +80,21 @@ def replay(
         seated, swept = seat(slots, call.experts)
         plan = slots.plan(seated)
         slots.commit(plan)
-        if number < first:
-            continue
-        hits += len(plan.hits)
-        misses += len(plan.installs) + len(swept)
+        if number >= first:
+            hits += len(plan.hits)
+            misses += len(plan.installs) + len(swept)
+        yield
     return Replayed(hits, misses)
+
+
+def drain(turns: Generator[None, None, T]) -> T:
+    """What a generator comes to."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 def seat(slots: SlotMap, experts: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -7,6 +7,7 @@ another version, counts as none; a folder that cannot be written costs the next 
 import json
 import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,8 @@ def write_outcome(record: Path, mode: str, outcome: Outcome) -> None:
         half.replace(record)
     except OSError as error:
         log.warning("the kv self-test will run again: %s", error)
+        with suppress(OSError):
+            half.unlink()
 
 
 def _measured(kept: Any) -> MeasuredError:  # JSON of unknown origin

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import random
+import time
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swiftlm_engine.streaming.policy_choice import PolicyChoice, choose_policy
+from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
+from swiftlm_engine.streaming.policy_choice import (
+    MAX_CALLS,
+    SLICE_S,
+    PolicyChoice,
+    PolicyLearner,
+    choose_policy,
+    kept_policy,
+)
 from swiftlm_engine.streaming.slots import PolicyKind, SlotMap, make_policy
+from swiftlm_engine.streaming.streamer import Streamer
 from swiftlm_engine.streaming.trace import Call, Trace, replay, seat
 
 CALLS = st.lists(
@@ -83,3 +98,65 @@ def test_slot_map_stays_a_bijection_when_slots_become_fewer_or_more(kind, calls,
         after = {e: slots.slot(e) for e in range(16) if e in slots}
         assert {(m.old, m.new) for m in moves} == {(before[e], after[e]) for e in after}
         slots.check_integrity()
+
+
+def test_a_record_of_odd_values_counts_as_none(tmp_path):
+    path = tmp_path / "policy.json"
+    for slots in ('"many"', "null", "[1]"):
+        path.write_text(f'{{"policy": "lfu", "slots": {slots}, "hit_rates": {{}}}}')
+        assert kept_policy(path, 8) is PolicyKind.LRU
+
+
+class FullLearner:
+    """A learner whose trace is full, and which has not decided yet."""
+
+    def __init__(self, path, clock=time.perf_counter):
+        self.streamer = Streamer(None, StreamCounters({"a": LayerCounters(1)}))  # type: ignore[arg-type]
+        self.streamer.slots = 8
+        self.learner = PolicyLearner(self.streamer, path, clock)
+        draw = random.Random(0)
+        calls = [tuple(draw.sample(range(16), 2)) for _ in range(200)]
+        for number in range(MAX_CALLS):
+            self.streamer.trace.add("a", calls[number % 200])
+        assert self.streamer.trace.full
+
+
+def test_learning_goes_in_slices_and_never_stops_the_engine_for_long(tmp_path):
+    ticks = itertools.count()
+    full = FullLearner(tmp_path / "policy.json", lambda: next(ticks) * SLICE_S / 50)
+    turns = 0
+    while full.learner.idle():
+        turns += 1
+    assert turns >= 3 * MAX_CALLS // 50
+    assert PolicyChoice.load(tmp_path / "policy.json") is not None
+    assert not full.learner.idle()  # once
+
+
+@pytest.mark.parametrize("where", ["file", "full"])
+def test_a_policy_that_cannot_be_written_costs_nothing_but_a_warning(
+    where, tmp_path, monkeypatch, caplog
+):
+    folder = tmp_path / "slot-policies"
+    if where == "file":
+        folder.write_text("no folder")
+    else:
+        monkeypatch.setattr(Path, "replace", full_disk)
+    full = FullLearner(folder / "policy.json", lambda: 0.0)
+    assert full.learner.idle() is False
+    assert "will be learnt again" in caplog.text
+    assert where == "file" or list(folder.iterdir()) == []
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("kind", PolicyKind)
+def test_a_layer_with_other_slots_evicts_as_one_that_always_had_them(kind):
+    slots = SlotMap(40, make_policy(kind, 40))
+    slots.resize(4)
+    same = SlotMap(4, make_policy(kind, 4))
+    for number in range(200):
+        for held in (slots, same):
+            held.commit(held.plan((number % 7, 7 + number % 3)))
+        assert {e for e in range(10) if e in slots} == {e for e in range(10) if e in same}
