@@ -146,10 +146,15 @@ class LiveDaemon:
 
 @asynccontextmanager
 async def daemon(
-    home: Home, script: dict[str, Any] | None = None, *, real: bool = False, **settings: Any
+    home: Home,
+    script: dict[str, Any] | None = None,
+    *,
+    real: bool = False,
+    cwd: Path | None = None,
+    **settings: Any,
 ) -> AsyncIterator[LiveDaemon]:
     """A daemon that is ready; killed at the end if it still runs. `real`: its engines are too."""
-    live = await start(home, script, real=real, **settings)
+    live = await start(home, script, real=real, cwd=cwd, **settings)
     try:
         await live.ready()
         yield live
@@ -158,7 +163,12 @@ async def daemon(
 
 
 async def start(
-    home: Home, script: dict[str, Any] | None = None, *, real: bool = False, **settings: Any
+    home: Home,
+    script: dict[str, Any] | None = None,
+    *,
+    real: bool = False,
+    cwd: Path | None = None,
+    **settings: Any,
 ) -> LiveDaemon:
     """A daemon on its way up. A setting `http__port=1` stands for `http.port=1`."""
     flags = {"http.port": str(home.port)}
@@ -183,6 +193,7 @@ async def start(
             sys.executable,
             *program,
             env=environ,
+            cwd=cwd,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,

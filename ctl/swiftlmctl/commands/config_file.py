@@ -67,9 +67,9 @@ def _asked(
 
 
 def _program(words: list[str]) -> str:
-    isolated = ["-I"] if sys.flags.isolated else []
+    isolated = "-I" if sys.flags.isolated else "-P"  # nothing from where we were started
     done = subprocess.run(
-        [sys.executable, *isolated, "-m", "swiftlmd", "config", *words],
+        [sys.executable, isolated, "-m", "swiftlmd", "config", *words],
         capture_output=True,
         text=True,
         timeout=30,

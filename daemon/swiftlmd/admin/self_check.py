@@ -60,10 +60,10 @@ def _configuration(paths: Paths) -> SelfCheck:
 
 def mlx_check() -> SelfCheck:
     """Whether MLX computes, asked in a process of its own; takes seconds."""
-    isolated = ["-I"] if sys.flags.isolated else []
+    isolated = "-I" if sys.flags.isolated else "-P"  # nothing from where we were started
     try:
         done = subprocess.run(
-            [sys.executable, *isolated, "-c", _ONE_PRODUCT],
+            [sys.executable, isolated, "-c", _ONE_PRODUCT],
             env=engine_environment(os.environ, {}),
             capture_output=True,
             text=True,

@@ -168,9 +168,12 @@ def _lost_rank(tail: str) -> str:
 
 
 def engine_command() -> list[str]:
-    """How this installation starts an engine: our own interpreter, isolated where we are."""
-    isolated = ["-I"] if sys.flags.isolated else []
-    return [sys.executable, *isolated, "-X", "utf8", "-m", "swiftlm_engine"]
+    """How this installation starts an engine: our own interpreter, isolated where we are.
+
+    Nothing is ever imported from the folder that we were started in.
+    """
+    isolated = "-I" if sys.flags.isolated else "-P"
+    return [sys.executable, isolated, "-X", "utf8", "-m", "swiftlm_engine"]
 
 
 def plain(model: str) -> str:

@@ -36,10 +36,10 @@ async def python(
     *args: str, environ: Mapping[str, str], stdin: bytes = b""
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """This interpreter with other arguments, in a group of its own that dies with the block."""
-    isolated = ("-I",) if sys.flags.isolated else ()  # as we were started
+    isolated = "-I" if sys.flags.isolated else "-P"  # nothing from where we were started
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *isolated,
+        isolated,
         *args,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

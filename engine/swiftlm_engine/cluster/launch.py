@@ -16,8 +16,8 @@ _MAX_WORDS = 64 << 10
 
 def local_command(leader: str, rank: int, secret_file: Path) -> list[str]:
     join = ["--join", leader, "--rank", str(rank), "--secret-file", str(secret_file)]
-    isolated = ["-I"] if sys.flags.isolated else []
-    engine = [sys.executable, *isolated, "-X", "utf8", "-m", "swiftlm_engine", *join]
+    isolated = "-I" if sys.flags.isolated else "-P"
+    engine = [sys.executable, isolated, "-X", "utf8", "-m", "swiftlm_engine", *join]
     return [*engine, "--parent", str(os.getpid())]
 
 

@@ -22,10 +22,10 @@ _FAILED = 1
 
 def hire_command(agent: str, asked: Message, secret_file: Path) -> list[str]:
     """`asked`: leader, rank, fingerprint of the model and version, as text."""
-    isolated = ["-I"] if sys.flags.isolated else []
+    isolated = "-I" if sys.flags.isolated else "-P"
     fields = [f"{name}={value}" for name, value in asked.items()]
     module = ["-X", "utf8", "-m", "swiftlm_engine.cluster.remote_follower"]
-    return [sys.executable, *isolated, *module, agent, str(secret_file), str(os.getpid()), *fields]
+    return [sys.executable, isolated, *module, agent, str(secret_file), str(os.getpid()), *fields]
 
 
 def main() -> int:

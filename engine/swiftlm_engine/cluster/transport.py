@@ -46,8 +46,8 @@ def reaching(agent: str, timeout_s: float) -> Iterator[socket.socket]:
 
 def lend_command() -> list[str]:
     """The installation is at the same place on every host that ssh reaches."""
-    isolated = ["-I"] if sys.flags.isolated else []
-    return [sys.executable, *isolated, "-X", "utf8", "-m", "swiftlmd", "join", "--stdio"]
+    isolated = "-I" if sys.flags.isolated else "-P"
+    return [sys.executable, isolated, "-X", "utf8", "-m", "swiftlmd", "join", "--stdio"]
 
 
 @contextmanager
