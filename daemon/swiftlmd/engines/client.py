@@ -92,12 +92,17 @@ class EngineClient:
             raise ServiceError(Kind.INTERNAL, f"{_GONE}: {error}") from error
 
     async def generate(self, request: m.GenerateRequest) -> AsyncGenerator[m.SequenceEvent, None]:
-        """The request's events; closing the iterator early aborts the request."""
+        """The request's events; closing the iterator early aborts the request.
+
+        Raises ServiceError when the engine is gone and has never seen the request.
+        """
         flight = self._open(request)
         unfinished = len(flight.open_choices)
         try:
             while unfinished:
                 event = await flight.events.get()
+                if self._end is not None and not flight.sent.is_set():
+                    raise from_fault(self._end)
                 unfinished -= event.finished is not None
                 yield event
         finally:
@@ -177,7 +182,7 @@ class EngineClient:
 
     def _open(self, request: m.GenerateRequest) -> _Flight:
         if self._end is not None:
-            raise ServiceError(self._end.kind, self._end.message)
+            raise from_fault(self._end)
         if request.request_id in self._flights:
             message = f"request id '{request.request_id}' is already in use"
             raise ServiceError(Kind.INVALID, message, param="request_id")

@@ -56,7 +56,7 @@ class Engine:
                 pump.cancel()
         finally:
             if self._process.alive:  # our owner was cancelled
-                self._process.kill()
+                self._process.kill("the daemon is stopping")
             self.client.close(m.Fault(kind=Kind.SHUTTING_DOWN, message="the daemon is stopping"))
         return end
 
@@ -71,7 +71,7 @@ class Engine:
         """Ends the process at once; `run` then returns, and requests are told the reason."""
         message = f"the engine of model '{self.loaded.model}' was ended: {reason}"
         self._farewell = self._farewell or m.Fault(kind=Kind.INTERNAL, message=message)
-        self._process.kill()
+        self._process.kill(reason)
 
     async def _pump(self) -> None:
         try:
@@ -120,7 +120,7 @@ class EngineLauncher:
         except BaseException:  # also when cancelled: no process without an owner
             if client is not None:
                 client.close(m.Fault(kind=Kind.INTERNAL, message="the load failed"))
-            process.kill()
+            process.kill("its load was given up")
             await asyncio.shield(process.wait())
             raise
 

@@ -10,12 +10,14 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
 import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from signal import Signals
 from typing import BinaryIO
 
 from swiftlm_proto.exit_codes import GROUP_BROKEN, EngineExit
@@ -26,6 +28,7 @@ log = logging.getLogger(__name__)
 _LOG_KEPT_BYTES = 256 * 1024
 MAX_LOG_BYTES = 5 * 2**20
 _POLL_S = 0.02
+_TAIL_BYTES = 16 * 1024  # the stacks of a crash's threads fit in
 
 _MEANINGS = {
     EngineExit.DONE: "it ended",
@@ -51,6 +54,16 @@ _HINTS = {
 }
 
 
+# Lines of the engine's own log that are no errors (as `logging.basicConfig` in its main writes
+# them), and what faulthandler prints of each thread.
+_BESIDE_THE_POINT = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING) "
+    r"|Thread 0x|Current thread 0x|Extension modules: |  File "
+)
+_FATAL = ("Fatal Python error", "libc++abi", "terminate called", "Assertion failed", "thread '")
+_FROM_OUTSIDE = (0, -signal.SIGKILL, -signal.SIGTERM)  # these leave no last words
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
     """How an engine process ended: `code` as the system gave it (negative = signal)."""
@@ -74,9 +87,13 @@ class EngineDied(ServiceError):
 class EngineProcess:
     """A started child; `wait` or `stop` reaps it. Made by `spawn`."""
 
-    def __init__(self, child: asyncio.subprocess.Process, socket_path: Path, log: Path) -> None:
+    def __init__(
+        self, child: asyncio.subprocess.Process, socket_path: Path, log: Path, log_start: int = 0
+    ) -> None:
         self._child = child
         self._log = log
+        self._log_start = log_start  # what stands before it is of earlier engines
+        self._ended_by = ""  # why we ended it, if we did
         self.socket_path = socket_path
 
     @property
@@ -113,17 +130,17 @@ class EngineProcess:
         ):
             if action is not None:
                 log.warning("engine does not leave, sending %s pid=%d", action.name, self.pid)
-                self.signal(action)
+                self._end_for("it did not leave when it was asked to", action)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience_s):
                     return await self.wait()
         message = f"engine process {self.pid} survives SIGKILL; only a restart of the machine helps"
         raise ServiceError(Kind.INTERNAL, message)
 
-    def kill(self) -> None:
-        self.signal(signal.SIGKILL)
+    def kill(self, reason: str = "the daemon has no more use for it") -> None:
+        self._end_for(reason, signal.SIGKILL)
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._child.send_signal(number)
 
@@ -132,13 +149,20 @@ class EngineProcess:
         code = self._child.returncode
         assert code is not None, "the engine process still runs"
         self.socket_path.unlink(missing_ok=True)
-        tail = tail_of(self._log) if code else ""
+        if code < 0 and self._ended_by:  # its log says nothing about that
+            return ProcessEnd(self.pid, code, f"the daemon ended it: {self._ended_by}", "")
+        tail = tail_of(self._log, self._log_start) if code else ""
         hint = next((hint for mark, hint in _HINTS.items() if mark in tail), "")
         if code == EngineExit.RANK_LOST:
             hint = _lost_rank(tail)  # other ranks may have written after it
-        if not hint and code and tail.strip():
-            hint = f"last line of its log: {tail.strip().splitlines()[-1][:300]}"
+        if not hint and code not in _FROM_OUTSIDE and (said := last_words(tail)):
+            hint = f"its log ends with: {said}"
         return ProcessEnd(self.pid, code, _meaning(code), hint)
+
+    def _end_for(self, reason: str, number: Signals) -> None:
+        if self.alive:
+            self._ended_by = self._ended_by or reason
+        self.signal(number)
 
 
 async def spawn(
@@ -148,6 +172,7 @@ async def spawn(
     argv = [*command, "--socket", str(socket_path), "--parent", str(os.getpid())]
     try:
         with _prepared(socket_path, log_path) as output:
+            log_start = output.seek(0, os.SEEK_END)
             child = await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -158,13 +183,23 @@ async def spawn(
     except OSError as error:
         message = f"the engine could not be started: {error.strerror or error}"
         raise ServiceError(Kind.INTERNAL, message) from error
-    return EngineProcess(child, socket_path, log_path)
+    return EngineProcess(child, socket_path, log_path, log_start)
 
 
 def _lost_rank(tail: str) -> str:
     """Which one on which host, as the engine's leader said it last."""
     _, mark, reason = tail.rpartition(GROUP_BROKEN)
     return reason.splitlines()[0] if mark else ""
+
+
+def last_words(tail: str) -> str:
+    """The line of a log's end that tells of the end: an error of ours, or what a library printed.
+
+    What was logged in passing, and the stacks of threads, say nothing about it.
+    """
+    lines = [line.strip()[:300] for line in tail.splitlines() if not _BESIDE_THE_POINT.match(line)]
+    said = [line for line in lines if line]
+    return next((line for line in said if line.startswith(_FATAL)), said[-1] if said else "")
 
 
 def engine_command() -> list[str]:
@@ -235,11 +270,14 @@ def _meaning(code: int) -> str:
     return f"it ended with exit code {code}"
 
 
-def tail_of(path: Path) -> str:
-    """The end of a log; empty if it cannot be read."""
+def tail_of(path: Path, start: int = 0) -> str:
+    """The end of a log, of what was written from `start` on; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            size = file.seek(0, os.SEEK_END)
+            file.seek(
+                max(start if start <= size else 0, size - _TAIL_BYTES)
+            )  # it may have been cut
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""

@@ -18,7 +18,6 @@ from typing import Protocol
 from swiftlm_proto import messages as m
 from swiftlmd.clock import Clock
 from swiftlmd.config.settings import NEVER, Settings
-from swiftlmd.engines.engine import Engine
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.lifecycle.instance import Instance
 from swiftlmd.memory.machine import Machine, own_bytes
@@ -113,8 +112,8 @@ class Service:
     async def _events(
         self, active: ActiveRequest, request: m.GenerateRequest
     ) -> AsyncGenerator[m.SequenceEvent, None]:
-        """What the engine says. A request that a dying engine had not begun goes to the next one,
-        once: a request that kills engines must not go round."""
+        """What the engine says. A request that never reached a dying engine goes to the next one,
+        once. One that did reach it does not: it may be what ended it."""
         for may_repeat in (True, False):
             async with AsyncExitStack() as stack:
                 lease = await self._leased(stack, active, request)
@@ -123,16 +122,21 @@ class Service:
                 active.engine = lease.engine
                 if active.cancelled:
                     raise _cancelled()
+                if may_repeat and lease.engine.ended:  # while it waited for memory
+                    continue
                 events = await stack.enter_async_context(
                     aclosing(lease.engine.client.generate(request))
                 )
-                async for event in events:
-                    if may_repeat and not active.begun and _engine_died(lease.engine, event):
-                        break
-                    yield event
-                else:
+                reached = False
+                try:
+                    async for event in events:
+                        reached = True
+                        yield event
                     return
-            log.warning("engine died before a request began request=%s", active.request_id)
+                except ServiceError:
+                    if reached or not may_repeat or not lease.engine.ended:
+                        raise
+            log.warning("engine ended before a request reached it request=%s", active.request_id)
 
     async def tokenize(self, model: str, request: m.TokenizeRequest) -> m.TokenizeReply:
         self.refuse_while_draining()
@@ -165,10 +169,13 @@ class Service:
         return reply
 
     async def _embedded(self, active: ActiveRequest, request: m.EmbedRequest) -> m.EmbedReply:
-        async with self.residency.lease(active.model) as lease:
-            await self._admission.admit_texts(request, lease.model, lease.price_request)
-            active.state.phase = "prefill"
-            return await lease.engine.client.embed(request)
+        while True:
+            async with self.residency.lease(active.model) as lease:
+                await self._admission.admit_texts(request, lease.model, lease.price_request)
+                if lease.engine.ended:  # while it waited for memory
+                    continue
+                active.state.phase = "prefill"
+                return await lease.engine.client.embed(request)
 
     async def status(self) -> m.DaemonStatus:
         about, instance = self._about, self._about.instance
@@ -240,12 +247,6 @@ class Service:
     def _latest_used(self) -> str | None:
         ready = [r for r in self.residency.residents if r.state is State.READY]
         return max(ready, key=lambda r: r.used_at).name if ready else None
-
-
-def _engine_died(engine: Engine, event: m.SequenceEvent) -> bool:
-    """Whether `event` tells of the engine's own death, not of an end that we asked for."""
-    fault = event.finished.fault if event.finished else None
-    return fault is not None and fault.kind is Kind.INTERNAL and engine.ended
 
 
 def _say_that_the_service_stops(event: m.SequenceEvent) -> None:

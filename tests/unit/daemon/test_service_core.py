@@ -133,14 +133,40 @@ def _death(request_id: str = "r") -> m.SequenceEvent:
     return m.SequenceEvent(request_id=request_id, finished=finished)
 
 
-async def test_a_request_that_a_dying_engine_had_not_begun_is_answered_by_the_next(
+async def test_a_request_that_was_in_a_dying_engine_is_not_sent_to_the_next(
     world: World,
 ) -> None:
     task = asyncio.create_task(collect(asked(world)))
     await settle()
+    world.engine().die(-11)
+    world.engine().client.events.put_nowait(_death())
+    assert [event.finished.fault.message for event in await task] == ["it was killed"]
+    await settle()
+    assert world.engine().client.requests == []
+    assert world.residency.residents[0].crashes.total == 1
+
+
+@pytest.mark.parametrize("when", ["it waits for memory", "it is handed over"])
+async def test_a_request_that_never_reached_a_dying_engine_is_answered_by_the_next(
+    world: World, when: str
+) -> None:
+    await _once(world)
     dead = world.engine()
+    if when == "it waits for memory":
+        world.watch.level = Level.SOFT
+        world.watch.gate.clear()
+    else:
+
+        async def refuse(request: m.GenerateRequest) -> AsyncIterator[m.SequenceEvent]:
+            dead.die(-9)
+            raise ServiceError(Kind.INTERNAL, "the engine is gone")
+            yield
+
+        dead.client.generate = refuse
+    task = asyncio.create_task(collect(asked(world)))
+    await settle()
     dead.die(-9)
-    dead.client.events.put_nowait(_death())
+    world.watch.gate.set()
     await settle()
     assert world.engine() is not dead
     world.engine().client.events.put_nowait(m.SequenceEvent(request_id="r", finished=STOP))
@@ -148,13 +174,21 @@ async def test_a_request_that_a_dying_engine_had_not_begun_is_answered_by_the_ne
     assert (await world.service.status()).errors == 0
 
 
-async def test_a_request_that_ends_two_engines_goes_no_further(world: World) -> None:
-    task = asyncio.create_task(collect(asked(world)))
-    for _ in range(2):
-        await settle()
-        world.engine().die(-9)
-        world.engine().client.events.put_nowait(_death())
-    assert [event.finished.fault.message for event in await task] == ["it was killed"]
+async def test_an_embedding_whose_engine_died_while_it_waited_for_memory_goes_to_the_next(
+    world: World,
+) -> None:
+    await _once(world)
+    world.watch.level = Level.SOFT
+    world.watch.gate.clear()
+    task = embedding(world)
+    await settle()
+    dead = world.engine()
+    dead.die(-9)
+    world.watch.gate.set()
+    await settle()
+    assert world.engine() is not dead
+    world.engine().client.embedding.put_nowait(m.EmbedReply())
+    await task
 
 
 async def test_a_request_under_way_when_its_engine_dies_ends_in_that_error(world: World) -> None:
