@@ -33,6 +33,7 @@ from swiftlmd.config.live import Changes, LiveConfiguration
 from swiftlmd.config.load import ConfigError
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.engine import EngineLauncher
+from swiftlmd.engines.signs import ProcessObserver
 from swiftlmd.faults import ServiceError
 from swiftlmd.hosts.checks import Examiner
 from swiftlmd.hosts.survey import Survey
@@ -132,6 +133,7 @@ class Daemon:
             footprint=lambda pid: asyncio.to_thread(readings.footprint_bytes, pid),
             settings=self._settings,
             memory_is_short=lambda: self._watch.level is Level.HARD,
+            observe=ProcessObserver(),
         )
         self._reclaimer = EngineReclaimer(self._residency)
         self._watch = Watch(
@@ -384,6 +386,7 @@ class Daemon:
         engines = len(self._residency.pids()) - 1
         if wired := wired_without_owner(self._watch.last, engines):
             found.append(wired)
+        found += self._residency.warnings()
         if self._lan is not None and self._lan.problem:
             found.append(self._lan.problem)
         if not self._is_calm():

@@ -93,10 +93,11 @@ def test_the_checks_and_the_offline_configuration_take_nothing_from_it(
 
 async def test_a_daemon_and_its_engine_take_nothing_from_it(folder: Path) -> None:
     async with (
-        live_daemon.home("hollow") as home,
+        live_daemon.home("tiny") as home,
         live_daemon.daemon(home, real=True, cwd=folder) as daemon,
         asyncio.timeout(60),
     ):
         status, _ = await daemon.chat()  # its files are no model: the engine says so, and ends
         assert status >= 400
+        assert (home.paths.logs / "engine-tiny.log").exists()
     assert marks(folder) == []

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fakes import FakeClock, FakeLauncher, FakeMemory, FakePlanner, FakeStore, stored_model
 
 from swiftlmd.config.settings import Settings
+from swiftlmd.engines.signs import Doing
 from swiftlmd.residency.residency import Residency
 from swiftlmd.residency.resident import State
 
@@ -23,6 +24,7 @@ class World:
     residency: Residency
     settings: Settings
     memory_is_short: bool = False
+    doing: Doing = Doing.COMPUTING  # what the system says of every engine
 
     def state(self, name: str) -> State | None:
         return next((r.state for r in self.residency.residents if r.name == name), None)
@@ -50,6 +52,7 @@ def make_world() -> World:
         footprint=memory.footprint_bytes,
         settings=lambda: world.settings,
         memory_is_short=lambda: world.memory_is_short,
+        observe=lambda pid: world.doing,
     )
     world = World(clock, memory, store, planner, launcher, residency, Settings())
     return world

@@ -29,6 +29,7 @@ _WINDOW = 2**30
 _GONE = "the engine is gone"
 _LAST_WORD_S = 2.0
 MAX_CHOICES = 128  # of one request; the engine ends no more than that of a refused one
+_HEARD_S = 3.0  # it is answered before anything is ended
 _BROKEN = (StreamTerminatedError, grpclib.GRPCError, OSError)
 _RUN = "/swiftlm.v1.Engine/Run"
 _RUN_TYPES = (Cardinality.STREAM_STREAM, m.GenerateRequest, m.StepEvents)
@@ -147,7 +148,7 @@ class EngineClient:
     async def shutdown(self, deadline_s: float) -> None:
         """Asks the engine to end; raises ServiceError if it cannot be asked."""
         message = m.EngineShutdownRequest(deadline_s=deadline_s)
-        await self._call(self._engine.shutdown(message, timeout=min(5.0, deadline_s)))
+        await self._call(self._engine.shutdown(message, timeout=min(_HEARD_S, deadline_s)))
 
     async def pump(self) -> None:
         """Carries requests, events and aborts until the stream ends; raises ServiceError then."""

@@ -63,8 +63,11 @@ class Engine:
     async def stop(self, deadline_s: float, reason: m.Fault) -> ProcessEnd:
         """Ends every request with `reason`, then the process; gone when this returns."""
         self._farewell = reason
-        with contextlib.suppress(ServiceError):
+        try:
             await self.client.shutdown(deadline_s)
+        except ServiceError as error:
+            if error.kind is Kind.DEADLINE:  # it hears nothing, so it will not end by itself
+                deadline_s = 0.0
         return await self._process.stop(deadline_s)
 
     def kill(self, reason: str) -> None:

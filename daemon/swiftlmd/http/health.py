@@ -45,9 +45,16 @@ async def health(request: web.Request) -> web.Response:
 
 
 async def ready(request: web.Request) -> web.Response:
-    status = await request.app[CONTEXT].backend.status()
-    is_ready = status.state == "ready"
-    body = {"ready": is_ready, "state": status.state}
+    parts = request.app[CONTEXT]
+    status = await parts.backend.status()
+    wedged = _wedged(status, parts.options.wedged_after_s)
+    is_ready = status.state == "ready" and not wedged
+    body = {
+        "ready": is_ready,
+        "state": status.state,
+        "wedged_engines": len(wedged),
+        "last_sign_s": round(max((model.last_sign_s for model in status.models), default=0.0), 3),
+    }
     headers = {} if is_ready else {"Retry-After": "1"}
     return web.json_response(body, status=200 if is_ready else 503, headers=headers, dumps=dumps)
 
@@ -69,7 +76,7 @@ def _wedged(status: m.DaemonStatus, after_s: float) -> list[str]:
     return [
         model.model
         for model in status.models
-        if model.stats is not None and model.stats.step_age_s > after_s
+        if model.unhealthy or (model.stats is not None and model.stats.step_age_s > after_s)
     ]
 
 
@@ -83,6 +90,9 @@ def _model(model: m.ModelStatus) -> dict[str, Any]:
         "waiting": stats.waiting,
         "footprint_bytes": model.footprint_bytes,
         "restarts": model.restarts,
+        "condition": model.condition or None,
+        "last_sign_s": round(model.last_sign_s, 3),
+        "silent_s": round(model.silent_s, 3),
         "error": model.error or None,
         "streaming": streaming.summary(model),
     }

@@ -189,6 +189,7 @@ class _StatusCollector(Collector):
             for model in running:
                 gauge.add_metric([model.model], read(_stats(model)))
             yield gauge
+        yield from _signs(running)
         for name, text, read in _ENGINE_COUNTERS:
             counter = CounterMetricFamily(f"swiftlm_{name}", text, labels=["model"])
             for model in running:
@@ -204,6 +205,26 @@ class _StatusCollector(Collector):
             if model.state == m.ModelStatusState.READY:
                 loaded.add_metric([model.model], 1)
         return loaded
+
+
+def _signs(running: list[m.ModelStatus]) -> Iterable[Metric]:
+    """What is known of an engine that says nothing itself."""
+    age = GaugeMetricFamily(
+        "swiftlm_engine_last_sign_seconds", "Since the engine last answered.", labels=["model"]
+    )
+    silent = GaugeMetricFamily(
+        "swiftlm_engine_silent_seconds", "Since a question without an answer.", labels=["model"]
+    )
+    unhealthy = GaugeMetricFamily(
+        "swiftlm_engine_unhealthy",
+        "1 without an answer or a step for half of engine.stall.",
+        labels=["model"],
+    )
+    for model in running:
+        age.add_metric([model.model], model.last_sign_s)
+        silent.add_metric([model.model], model.silent_s)
+        unhealthy.add_metric([model.model], float(model.unhealthy))
+    return age, silent, unhealthy
 
 
 def _stats(model: m.ModelStatus) -> m.EngineStats:

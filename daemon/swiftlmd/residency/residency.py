@@ -25,6 +25,7 @@ from swiftlmd.config.settings import Settings
 from swiftlmd.engines.engine import Engine, OnProgress
 from swiftlmd.engines.placement import Placement, Planner, PriceRequest
 from swiftlmd.engines.process import EngineDied, ProcessEnd
+from swiftlmd.engines.signs import FEW_QUESTIONS, Observe, unobserved
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
 from swiftlmd.residency.crashes import CrashRecord
 from swiftlmd.residency.engine_watchdog import watch_engine
@@ -86,12 +87,14 @@ class Residency:
         footprint: Callable[[int], Awaitable[int]],
         settings: Callable[[], Settings],
         memory_is_short: Callable[[], bool] = lambda: False,
+        observe: Observe = unobserved,
     ) -> None:
         self._clock = clock
         self._store = store
         self._launcher = launcher
         self._footprint = footprint
         self._settings = settings
+        self._observe = observe
         self._residents: dict[str, Resident] = {}
         self._room = Evictor(clock, planner, self._residents, self._stop, memory_is_short)
         self._tasks = asyncio.TaskGroup()
@@ -132,6 +135,12 @@ class Residency:
     def pids(self) -> list[int]:
         """The daemon's own process and those of its engines."""
         return [os.getpid(), *(r.engine.pid for r in self.residents if r.engine)]
+
+    def warnings(self) -> list[str]:
+        """Of engines that have not answered a few questions."""
+        now = self._clock.now()
+        signs = (r.signs.warning(r.name, now) for r in self.residents if r.engine is not None)
+        return [warning for warning in signs if warning]
 
     def held_bytes(self, *, besides: str = "", only: str = "") -> int:
         """What models are priced at: all, all but one, or one alone."""
@@ -373,7 +382,9 @@ class Residency:
     async def _attend(self, resident: Resident, engine: Engine) -> None:
         """Root of an engine's task: from ready to gone."""
         try:
-            end = await watch_engine(engine, lambda: resident.watched_by, self._clock)
+            end = await watch_engine(
+                engine, lambda: resident.watched_by, self._clock, resident.signs, self._observe
+            )
         except Exception:
             log.exception("attending an engine failed model=%s", resident.name)
             engine.kill("the daemon lost hold of the engine")
@@ -444,7 +455,10 @@ class Residency:
         held = resident.priced_bytes
         try:
             held = await self._footprint(engine.pid)
-            end = await engine.stop(_STOP_BASE_S + _STOP_S_PER_GB * held / 1e9, reason)
+            patience_s = _STOP_BASE_S + _STOP_S_PER_GB * held / 1e9
+            if resident.signs.num_unanswered >= FEW_QUESTIONS:
+                patience_s = 0.0  # it hears nothing: it is killed at once
+            end = await engine.stop(patience_s, reason)
             log.info(
                 "model unloaded model=%s pid=%d freed=%d: %s", resident.name, end.pid, held, end
             )

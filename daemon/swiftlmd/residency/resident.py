@@ -15,6 +15,7 @@ from swiftlmd.clock import Clock
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.engine import Engine
 from swiftlmd.engines.placement import PriceRequest, free_of_charge
+from swiftlmd.engines.signs import Signs
 from swiftlmd.faults import ServiceError
 from swiftlmd.residency.crashes import CrashRecord
 from swiftlmd.store.types import StoredModel
@@ -50,6 +51,7 @@ class Resident:
     stopping: asyncio.Task[int] | None = None  # ends the engine; the bytes it held
     attending: asyncio.Task[None] | None = None  # from ready to gone
     engine: Engine | None = None
+    signs: Signs = field(default_factory=lambda: Signs(0.0))  # of that engine
     priced_bytes: int = 0
     expanded_bytes: int = 0  # of those, what quantizing its weights again would give back
     price_request: PriceRequest = free_of_charge
@@ -125,6 +127,7 @@ class Resident:
     def became_ready(self, engine: Engine, now: float) -> None:
         self.engine, self.state = engine, State.READY
         self.ready_at = self.used_at = now
+        self.signs = Signs(now)
         self.gone.clear()
 
     def pin(self, pinned: bool) -> None:
@@ -181,7 +184,14 @@ class Resident:
             status.pid = self.engine.pid
             status.loaded, status.stats = self.engine.loaded, self.engine.stats
             status.footprint_bytes = self.footprint_bytes
+            self._tell_signs(status, clock.now())
         return status
+
+    def _tell_signs(self, status: m.ModelStatus, now: float) -> None:
+        status.last_sign_s = max(0.0, now - self.signs.answered_at)
+        status.silent_s = self.signs.silent_s(now)
+        status.condition = self.signs.condition(now).value
+        status.unhealthy = self.signs.stuck_s(now) > self.watched_by.engine_stall / 2
 
 
 def stored_status(model: StoredModel) -> m.ModelStatus:

@@ -1953,6 +1953,26 @@ class ModelStatus(betterproto2.Message):
     as its makers state it; empty = they do not
     """
 
+    last_sign_s: "float" = betterproto2.field(60, betterproto2.TYPE_DOUBLE)
+    """
+    since the engine last answered
+    """
+
+    silent_s: "float" = betterproto2.field(61, betterproto2.TYPE_DOUBLE)
+    """
+    since a question that it has not answered yet
+    """
+
+    condition: "str" = betterproto2.field(62, betterproto2.TYPE_STRING)
+    """
+    idle, busy, silent, stopped, waiting for the disk, hung
+    """
+
+    unhealthy: "bool" = betterproto2.field(63, betterproto2.TYPE_BOOL)
+    """
+    no answer, or no step, for half of engine.stall
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "ModelStatus", ModelStatus)
 
