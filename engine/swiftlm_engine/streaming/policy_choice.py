@@ -45,8 +45,6 @@ class StreamWatcher:
         return self._learner is not None and self._learner.idle()
 
 
-log = logging.getLogger(__name__)
-
 MAX_CALLS = 8192
 SLICE_S = 0.02  # of replaying, before whoever asked meanwhile is served
 MAX_LAYERS = 8  # of those watched: more tokens say more than more layers

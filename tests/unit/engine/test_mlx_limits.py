@@ -7,10 +7,11 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from swiftlm_engine.cluster.group import ProcessLimits
+from swiftlm_engine.cluster.limits import set_limits
 from swiftlm_engine.load.device import Device
 from swiftlm_engine.load.options import EngineOptions
 from swiftlm_engine.server import wire
-from swiftlm_engine.session import open_session
 from swiftlm_proto import messages as m
 
 
@@ -22,27 +23,33 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return found
 
 
+def limits(options: EngineOptions) -> ProcessLimits:
+    return ProcessLimits(
+        options.memory_limit_bytes, options.buffer_cache_bytes, options.wired_bytes
+    )
+
+
 def options(**sizes: int) -> EngineOptions:
     return EngineOptions(model="m", folder=Path(), **sizes)
 
 
 def test_every_limit_of_the_plan_is_set_once_at_load(calls: dict[str, int]) -> None:
     sizes = {"memory_limit_bytes": 3, "buffer_cache_bytes": 2, "wired_bytes": 1}
-    open_session._set_limits(options(**sizes), Device.METAL)
+    set_limits(limits(options(**sizes)), Device.METAL)
     assert calls == {"set_memory_limit": 3, "set_cache_limit": 2, "set_wired_limit": 1}
 
 
 def test_the_wired_limit_is_never_touched_when_wiring_is_off(calls: dict[str, int]) -> None:
-    open_session._set_limits(options(buffer_cache_bytes=2), Device.METAL)
+    set_limits(limits(options(buffer_cache_bytes=2)), Device.METAL)
     assert calls == {"set_cache_limit": 2}
 
 
 def test_a_pool_that_is_off_keeps_nothing_and_one_that_is_not_stated_is_left_to_mlx(
     calls: dict[str, int],
 ) -> None:
-    open_session._set_limits(options(), Device.METAL)
+    set_limits(limits(options()), Device.METAL)
     assert calls == {}
     off = m.LoadRequest.parse(bytes(m.LoadRequest(buffer_cache_bytes=0)))
-    open_session._set_limits(wire.options(off), Device.METAL)
+    set_limits(limits(wire.options(off)), Device.METAL)
     assert calls == {"set_cache_limit": 0}
     assert wire.options(m.LoadRequest.parse(b"")).buffer_cache_bytes is None

@@ -203,4 +203,4 @@ def test_full_queue_of_short_prompts_is_told_to_return_after_their_passes():
     served.prompt(4000)
     waiting = [Sequence(f"w{i}", 0, list(range(200)), 1, served.now) for i in range(10)]
     served.scheduler.add(waiting)
-    assert served.scheduler._retry_after_s() == pytest.approx(10 * 1.6, rel=0.05)
+    assert served.scheduler._retry_after_s(waiting[0].client) == pytest.approx(10 * 1.6, rel=0.05)
