@@ -17,7 +17,7 @@ WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test setup lint types unit integration e2e clients test-kernels bench bench-peers bench-kv \
-	bench-stream pictures soak proto lock clean
+	bench-stream fits pictures soak proto lock clean
 
 test: setup lint types
 	$(FAST) $(PYTHON) -m pytest -m "$(QUICK)" $(WORKERS) --durations=10 $(PAIRED)
@@ -64,6 +64,10 @@ bench-kv: setup
 
 bench-stream: setup
 	$(FAST) PYTHONPATH=engine:proto:daemon:tests/support $(PYTHON) -m bench.streaming
+
+# What fits on a Mac, in README.md.
+fits: setup
+	PYTHONPATH=engine:proto:tests/support $(PYTHON) -m bench.mac_fits
 
 # Those of the web page in docs/img, of a scripted machine; the plots there name their own commands.
 pictures: setup
