@@ -1,4 +1,4 @@
-"""Whether answers are still right: KV formats beside fp16, pass keys, JSON, tools, sense."""
+"""Output quality: KV formats vs. fp16, passkey, JSON, tool calls, coherence."""
 
 from __future__ import annotations
 

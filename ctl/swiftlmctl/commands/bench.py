@@ -149,7 +149,7 @@ def quality(
     key: Key = "",
     json: Json = False,
 ) -> None:
-    """KV formats beside fp16, pass keys, JSON, tools, sense."""
+    """Output quality: KV formats vs. fp16, passkey, JSON, tool calls, coherence."""
     from swiftlmctl.bench import quality as bench
     from swiftlmctl.bench.report import Report
 
@@ -165,14 +165,18 @@ def quality(
 def compare(
     url: Annotated[str, typer.Argument(help="Another server's base URL, ending in /v1.")],
     model: OptionalModel = "",
-    other_model: Annotated[str, typer.Option("--their-model", help="Its name over there.")] = "",
+    other_model: Annotated[
+        str, typer.Option("--their-model", help="Model name on the other server.")
+    ] = "",
     runs: Runs = 5,
     out: Out = HERE,
     key: Key = "",
-    their_key: Annotated[str, typer.Option("--their-key", help="Its API key.")] = "",
+    their_key: Annotated[
+        str, typer.Option("--their-key", help="API key of the other server.")
+    ] = "",
     json: Json = False,
 ) -> None:
-    """The same prompts to another OpenAI server, turn about."""
+    """Compare with another OpenAI-compatible server, alternating requests."""
     from swiftlmctl.bench import compare as bench
     from swiftlmctl.bench.endpoint import Endpoint
     from swiftlmctl.bench.report import Report

@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 def calibrate(
     model: Annotated[str, typer.Argument(help="A model; without one the default.")] = "",
     full: Annotated[
-        bool, typer.Option("--full", help="Up to five minutes; else about one.")
+        bool, typer.Option("--full", help="Run up to five minutes (default: about one).")
     ] = False,
     json: Json = False,
 ) -> None:

@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 
     from swiftlmctl.commands import chat_loop
 
-OfModel = Annotated[str, typer.Option("--model", "-m", help="Without it the default model.")]
-System = Annotated[str, typer.Option("--system", "-s", help="What the model is told first.")]
+OfModel = Annotated[
+    str, typer.Option("--model", "-m", help="Model name (default: the default model).")
+]
+System = Annotated[str, typer.Option("--system", "-s", help="System prompt.")]
 MaxTokens = Annotated[
     int | None,
-    typer.Option("--max-tokens", "-n", min=1, help="Tokens of an answer; else what fits."),
+    typer.Option(
+        "--max-tokens", "-n", min=1, help="Maximum tokens of an answer (default: what fits)."
+    ),
 ]
 Temperature = Annotated[
     float | None,
-    typer.Option(
-        "--temperature", "-t", min=0, max=2, help="0 = the likeliest; else as configured."
-    ),
+    typer.Option("--temperature", "-t", min=0, max=2, help="0 = greedy (default: configured)."),
 ]
 Seed = Annotated[
     int | None, typer.Option(min=0, max=2**64 - 1, help="The same seed draws the same answer.")
@@ -35,7 +37,7 @@ Seed = Annotated[
 Think = Annotated[
     bool | None, typer.Option("--think/--no-think", help="For models that can reason.")
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Counts and speeds afterwards.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print token counts and speed.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -83,7 +85,7 @@ def chat(
     think: Think = None,
     verbose: Verbose = False,
 ) -> None:
-    """Talk with a model; /help tells more, Ctrl-D leaves."""
+    """Chat with a model; /help lists commands, Ctrl-D exits."""
     from swiftlmctl import client
     from swiftlmctl.commands import chat_loop
 

@@ -11,11 +11,13 @@ from swiftlm_proto.exit_codes import CtlExit
 if TYPE_CHECKING:
     from swiftlmctl.connect.clients import Client, Service
 
-Name = Annotated[str, typer.Argument(help="A client; without it the known ones are listed.")]
-OfModel = Annotated[str, typer.Option("--model", "-m", help="Without it the default model.")]
-Key = Annotated[str, typer.Option("--key", help="If the daemon asks for one (http.api_keys).")]
+Name = Annotated[str, typer.Argument(help="Client to set up; omit to list supported clients.")]
+OfModel = Annotated[
+    str, typer.Option("--model", "-m", help="Model name (default: the default model).")
+]
+Key = Annotated[str, typer.Option("--key", help="API key, if the daemon requires one.")]
 Print = Annotated[bool, typer.Option("--print", help="Only print what would be written.")]
-Undo = Annotated[bool, typer.Option("--undo", help="Take swiftlm's entries out again.")]
+Undo = Annotated[bool, typer.Option("--undo", help="Remove swiftlm's entries.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -57,7 +59,7 @@ def _take_back(client: Client) -> None:
 
     done = UndoLedger(locate().state / "connect").undo(client.name, client.path(Path.home()))
     gone = "is removed, there was none before"
-    output.say(f"{done.path} {'holds nothing of swiftlm any more' if done.path.exists() else gone}")
+    output.say(f"{done.path} {'contains no swiftlm entries now' if done.path.exists() else gone}")
     for name in done.left:
         output.warn(f"{name} was changed since and stays in {done.path}")
 
@@ -95,7 +97,9 @@ def _set_up(client: Client, service: Service, only_print: bool) -> None:
     output.say(f"{client.title} uses {service.model}{context}; {client.then}")
     output.say(f"`swiftlmctl connect {client.name} --undo` takes it back")
     if client.is_agent and not service.takes_tools:
-        output.warn(f"{service.model} takes no tools; `swiftlmctl models search` lists others")
+        output.warn(
+            f"{service.model} does not support tools; `swiftlmctl models search` lists others"
+        )
 
 
 def _service(model: str, key: str) -> Service:

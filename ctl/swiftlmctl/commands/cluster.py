@@ -10,7 +10,7 @@ from swiftlm_proto.exit_codes import CtlExit
 from swiftlmctl.commands.load import Context, Parallel
 from swiftlmctl.commands.options import Json, Model
 
-Name = Annotated[str, typer.Argument(help="A host, by the name it shall have here.")]
+Name = Annotated[str, typer.Argument(help="Name of the host.")]
 Agent = Annotated[
     str,
     typer.Option(metavar="HOST[:PORT]", help="Where its `swiftlmd join` listens; default: NAME."),
@@ -36,7 +36,7 @@ def plan(
     parallel: Parallel = None,
     json: Json = False,
 ) -> None:
-    """Say over how many machines a model runs, and why."""
+    """Show how a model would be split across machines."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
     from swiftlmctl.views import cluster_table
@@ -70,7 +70,7 @@ def pull(model: Model, json: Json = False) -> None:
 
 
 def add(name: Name, agent: Agent = "", ssh: Ssh = False, json: Json = False) -> None:
-    """Take a host in, once nothing is wrong with it."""
+    """Add a host after checking it."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
     from swiftlmctl.views import cluster_table
@@ -98,7 +98,7 @@ def add(name: Name, agent: Agent = "", ssh: Ssh = False, json: Json = False) -> 
 
 
 def remove(name: Name) -> None:
-    """Take a host out; loaded models keep it until unloaded."""
+    """Remove a host; loaded models keep using it until unloaded."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
 
@@ -110,7 +110,7 @@ def remove(name: Name) -> None:
 
 
 def list_hosts(json: Json = False) -> None:
-    """Name the hosts in the order of their ranks."""
+    """List the hosts in rank order."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
     from swiftlmctl.views import cluster_table
@@ -129,7 +129,7 @@ def check(
     model: Annotated[str, typer.Argument(help="A model that should be on every host.")] = "",
     json: Json = False,
 ) -> None:
-    """Look at every host; 1 when one has a problem."""
+    """Check every host; exit 1 if one has a problem."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
     from swiftlmctl.views import cluster_table

@@ -81,7 +81,7 @@ def set_value(
 
 
 def unset(key: Key, json: Json = False) -> None:
-    """Take one option out of the file; its default counts again."""
+    """Reset an option to its default."""
     from swiftlmctl.commands import config_file
 
     _report(config_file.write(key, None), key, json)
@@ -109,7 +109,7 @@ def _counts(entry: m.ConfigEntry) -> str:
 
 
 def edit() -> None:
-    """Open the file in $EDITOR, check it, and let the daemon take it over."""
+    """Edit the file in $EDITOR, check it and apply it."""
     import os
     import shlex
     import subprocess

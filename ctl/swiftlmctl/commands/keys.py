@@ -58,7 +58,7 @@ def _write_privately(page: Path, url: str) -> None:
 
 
 def list_keys(json: Json = False) -> None:
-    """Name the keys; their text is nowhere kept."""
+    """List keys (secrets are not stored)."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
 
@@ -81,14 +81,17 @@ def add(
     name: Name,
     admin: Annotated[
         bool,
-        typer.Option("--admin", help="It may also change settings and keys, remove, and stop."),
+        typer.Option(
+            "--admin",
+            help="The key may also change settings and keys, remove models, and stop the daemon.",
+        ),
     ] = False,
     expires: Annotated[
         str, typer.Option(help="Time after which the key is refused, for example 30d.")
     ] = "",
     json: Json = False,
 ) -> None:
-    """Make a key and show it, this once."""
+    """Create a key (shown once)."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
 
@@ -114,7 +117,7 @@ def _lasts_s(text: str) -> int:
 
 
 def remove(name: Name) -> None:
-    """Let the key in no more, from now on."""
+    """Revoke a key."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
 

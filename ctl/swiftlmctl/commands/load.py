@@ -16,12 +16,12 @@ _MOST = 2**31 - 1  # that a message carries: a larger number would arrive as ano
 Context = Annotated[
     int | None,
     typer.Option(
-        "--context", "--ctx", min=1, max=_MOST, help="Tokens of context; else what the plan allows."
+        "--context", "--ctx", min=1, max=_MOST, help="Tokens of context (default: from the plan)."
     ),
 ]
 Parallel = Annotated[
     int | None,
-    typer.Option(min=1, max=_MOST, help="Sequences decoded together; else what the plan allows."),
+    typer.Option(min=1, max=_MOST, help="Maximum concurrent sequences (default: from the plan)."),
 ]
 Kv = Annotated[
     str | None,
@@ -35,7 +35,7 @@ Budget = Annotated[
 ]
 Dtype = Annotated[
     str | None,
-    typer.Option(help="Number type of activations: float32, float16, bfloat16; else the model's."),
+    typer.Option(help="Activation dtype: float32, float16, bfloat16 (default: the model's)."),
 ]
 GpuLayers = Annotated[
     int | None,
@@ -65,22 +65,27 @@ TopK = Annotated[
 ]
 NoCache = Annotated[
     str | None,
-    typer.Option("--ssd-nocache", help="Keep what is read out of the page cache: auto, on, off."),
+    typer.Option("--ssd-nocache", help="Bypass the page cache when streaming: auto, on, off."),
 ]
 Prefetch = Annotated[
     str | None, typer.Option("--ssd-prefetch", help="Read ahead of need: off, next-router.")
 ]
-Draft = Annotated[str | None, typer.Option(help="Speculate with a draft model, with ngram; off.")]
+Draft = Annotated[
+    str | None, typer.Option(help="Speculative decoding: a model name, ngram or off.")
+]
 DraftTokens = Annotated[
     int | None,
     typer.Option(
-        "--draft-tokens", min=1, max=_MOST, help="Drafted per step; else 4, with ngram 8."
+        "--draft-tokens", min=1, max=_MOST, help="Draft tokens per step (default: 4; 8 with ngram)."
     ),
 ]
 Chunk = Annotated[
     int | None,
     typer.Option(
-        "--prefill-chunk", min=1, max=_MOST, help="Tokens of prefill in one step; else measured."
+        "--prefill-chunk",
+        min=1,
+        max=_MOST,
+        help="Prefill chunk size in tokens (default: measured).",
     ),
 ]
 CpuWeights = Annotated[
@@ -124,7 +129,7 @@ def load(
     ] = None,
     pin: Annotated[bool, typer.Option("--pin", help="Never unload it to make room.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Load although the plan or the weights say no.")
+        bool, typer.Option("--force", help="Load even if the plan or the weights check refuses.")
     ] = False,
     json: Json = False,
 ) -> None:

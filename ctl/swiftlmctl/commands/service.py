@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from swiftlmctl.service import ServiceManager
 
 Wait = Annotated[
-    float, typer.Option("--wait", min=0, help="Seconds to wait until it answers; 0 = do not wait.")
+    float,
+    typer.Option(
+        "--wait", min=0, help="Seconds to wait for the daemon to answer; 0 = do not wait."
+    ),
 ]
-Kill = Annotated[bool, typer.Option("--force", help="Kill it; requests in flight are lost.")]
+Kill = Annotated[
+    bool, typer.Option("--force", help="Kill the daemon; requests in flight are lost.")
+]
 Activation = Annotated[
     bool, typer.Option("--socket-activation", help="Let launchd or systemd own the admin socket.")
 ]
@@ -42,7 +47,7 @@ def register(app: typer.Typer) -> None:
 
 
 def start(wait: Wait = _READY_S) -> None:
-    """Start the daemon, also one that gave up."""
+    """Start the daemon, even if it stopped restarting itself."""
     from swiftlmctl.commands import wait_ready
 
     paths, manager = _here()
@@ -54,7 +59,7 @@ def start(wait: Wait = _READY_S) -> None:
 
 
 def stop(force: Kill = False) -> None:
-    """Stop the daemon; what it does may end (service.drain)."""
+    """Stop the daemon after in-flight requests finish (service.drain)."""
     from swiftlmctl import output
 
     _, manager = _here()
@@ -87,7 +92,7 @@ def install(no_start: NoStart = False, socket_activation: Activation = False) ->
     if manager.name == "none":
         output.say(
             "neither launchd nor a systemd user session here: the daemon runs detached, "
-            "nobody restarts it and it does not start at login"
+            "nothing restarts it, and it does not start at login"
         )
     if not no_start:
         start()

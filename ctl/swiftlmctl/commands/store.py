@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from swiftlm_proto import messages as m
     from swiftlmctl import client
 
-Name = Annotated[str, typer.Option("--name", help="What it is called here.")]
+Name = Annotated[str, typer.Option("--name", help="Local name of the model.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -55,15 +55,17 @@ def add(
 
 
 def search(
-    text: Annotated[str, typer.Argument(help="Words; without them the catalogue.")] = "",
+    text: Annotated[
+        str, typer.Argument(help="Words to search for (default: list the catalogue).")
+    ] = "",
     fits: Annotated[bool, typer.Option("--fits", help="Only what runs on this machine.")] = False,
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Ask the hub for exact sizes, for exact verdicts.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Maximum number of results.")] = 20,
     json: Json = False,
 ) -> None:
-    """Find models on the hub, with what each would be on this machine."""
+    """Find models on the hub and show whether each fits this machine."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
     from swiftlmctl.views import model_table
@@ -92,7 +94,7 @@ def repair(model: Model, json: Json = False) -> None:
 
 
 def du(json: Json = False) -> None:
-    """Show what models, and the caches around them, take of the disk."""
+    """Show the disk space that models and caches use."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
 
@@ -113,11 +115,11 @@ def import_gguf(
     file: Annotated[Path, typer.Argument(help="A .gguf file.", show_default=False)],
     name: Name = "",
     dtype: Annotated[
-        str, typer.Option(help="Of scales: float32, float16 or bfloat16; else by the machine.")
+        str, typer.Option(help="Dtype of scales: float32, float16, bfloat16 (default: by machine).")
     ] = "",
     json: Json = False,
 ) -> None:
-    """Make a model of a GGUF file, and say what rounding cost."""
+    """Convert a GGUF file to a model and report the rounding error."""
     from swiftlm_proto import messages as m
 
     request = m.ImportModelRequest(path=absolute(file), name=name, dtype=dtype)

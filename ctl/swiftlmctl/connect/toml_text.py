@@ -53,7 +53,7 @@ def _shortest(lines: Sequence[str], first: int) -> tuple[int, dict[str, Any]]:
             return last, tomllib.loads("".join(lines[first:last]))
         except tomllib.TOMLDecodeError:
             continue
-    raise ValueError(f"line {first + 1} is no statement")
+    raise ValueError(f"line {first + 1} is not a TOML statement")
 
 
 def _only_path(found: Any) -> tuple[str, ...]:

@@ -104,22 +104,22 @@ class Settings:
     http_api_keys: tuple[str, ...] = _option(
         _LIST,
         (),
-        "Keys that clients must send; kept as hashes. None = no key is asked for.",
+        "Keys that clients must send; `config set` stores hashes. None = no key is required.",
         secret=True,
         local_only=True,
     )
     http_keys: Mapping[str, str] = _option(
         _TABLE,
         {},
-        "Named keys beside `api_keys`, each as `sha256:` and its hash; the web page makes them.",
+        "Named keys, each as `sha256:` and its hash; `swiftlmctl keys add` makes them.",
         secret=True,
         local_only=True,
     )
     http_allowed_hosts: tuple[str, ...] = _option(
-        _LIST, (), "Names accepted in the Host header besides loopback ones; * = any."
+        _LIST, (), "Names accepted in the Host header in addition to loopback ones; * = any."
     )
     http_allowed_origins: tuple[str, ...] = _option(
-        _LIST, (), "Web origins that may call from a browser besides our own pages; * = any."
+        _LIST, (), "Web origins that may call from a browser in addition to our own pages; * = any."
     )
     http_max_body_bytes: int = _option(
         _INTEGER, 64 * 2**20, "Largest request body.", minimum=1024, needs_restart=True
@@ -141,7 +141,7 @@ class Settings:
     http_tls: str = _option(
         _TEXT,
         "off",
-        "Encrypt what leaves this machine: auto makes certificates, files takes yours. The plain "
+        "HTTPS for non-local clients: auto creates certificates, files uses yours. The plain "
         "port is then for this machine only.",
         needs_restart=True,
         choices=("off", "auto", "files"),
@@ -178,7 +178,7 @@ class Settings:
     models_unknown: str = _option(
         _TEXT,
         "error",
-        "A name that is no model: an error, or the default model.",
+        "What an unknown model name gets: an error, or the default model.",
         choices=("error", "default"),
     )
     models_folders: tuple[str, ...] = _option(
@@ -219,7 +219,7 @@ class Settings:
     engine_dtype: str = _option(
         _TEXT,
         "",
-        "Number type of activations; empty = the model's own.",
+        "Activation dtype; empty = the model's own.",
         choices=("", "float32", "float16", "bfloat16"),
     )
     engine_cpu_weights: str = _option(
@@ -256,7 +256,7 @@ class Settings:
     engine_ssd_nocache: str = _option(
         _TEXT,
         "auto",
-        "Keep what experts were read from out of the page cache.",
+        "Bypass the page cache when streaming experts.",
         choices=("auto", "on", "off"),
     )
     engine_ssd_prefetch: str = _option(
@@ -287,7 +287,7 @@ class Settings:
     engine_cluster_split: str = _option(
         _TEXT,
         "auto",
-        "How the hosts cut it: equal parts of each layer (tensor), or ranges of layers (pipeline).",
+        "How to split the model: equal parts of each layer (tensor), or layer ranges (pipeline).",
         choices=("auto", "tensor", "pipeline"),
     )
     engine_environment: Mapping[str, str] = _option(

@@ -170,4 +170,4 @@ async def _follow(events: AsyncIterator[m.LoadEvent], on_progress: OnProgress) -
             return event.model
         if event.stage is m.LoadEventStage.FAILED:
             raise from_fault(event.fault or m.Fault(kind=Kind.INTERNAL, message="the load failed"))
-    raise ServiceError(Kind.INTERNAL, "the load ended without a word")
+    raise ServiceError(Kind.INTERNAL, "the engine closed the load stream without a result")

@@ -63,7 +63,7 @@ class Hosts:
         """The host as it would be added; raises ServiceError for what cannot be one."""
         name, agent = name.strip(), agent.strip()
         if not name or len(name) > _MAX_NAME or name.startswith("-") or not name.isprintable():
-            raise ServiceError(Kind.INVALID, f"'{name}' is no host name", param="name")
+            raise ServiceError(Kind.INVALID, f"'{name}' is not a host name", param="name")
         hosts = self.listed()
         host = Host(name, len(hosts), with_port(agent) if agent else "")
         if host.here:

@@ -160,7 +160,7 @@ class KeptAnswers:
     def find(self, key: str) -> KeptAnswer:
         answer = self._answers.get(key)
         if answer is None:
-            message = "no answer of this key is kept (any more)"
+            message = "no stored stream for this key; it may have expired"
             raise ServiceError(Kind.INVALID, message, code="not_found", status=404)
         return answer
 

@@ -27,7 +27,7 @@ def hub_name(name: str, revision: str = "") -> HubName:
     chosen = revision or stated
     if not _REPO.fullmatch(repo) or len(repo) > _MAX_LENGTH or ".." in repo or "--" in repo:
         raise BadModelName(
-            f"'{name}' is no model here and no hub name; write ORG/NAME, for example "
+            f"'{name}' is neither a local model nor a hub name; write ORG/NAME, for example "
             "mlx-community/Qwen3-4B-4bit, or the path of a folder"
         )
     if (chosen and not _REVISION.fullmatch(chosen)) or ".." in chosen:

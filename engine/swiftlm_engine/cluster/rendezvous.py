@@ -64,7 +64,7 @@ class Door:
             link, hello = self._greeted.get()
             follower = self._follower(link, hello)
             if follower is None or follower.rank in ranks:
-                log.warning("one that knows the secret is no rank that this group waits for")
+                log.warning("a peer that knows the secret is not a rank of this group")
                 link.close()
             else:
                 ranks[follower.rank] = follower

@@ -158,7 +158,7 @@ def _tool(tool: m.Tool) -> ToolSpec:
         return ToolSpec(tool.name, tool.description, None, tool.strict)
     parameters = _json(tool.parameters, f"tools: parameters of '{tool.name}'")
     if not isinstance(parameters, dict):
-        raise _invalid("tools", f"parameters of tool '{tool.name}' are no JSON schema object")
+        raise _invalid("tools", f"parameters of tool '{tool.name}' must be a JSON Schema object")
     return ToolSpec(tool.name, tool.description, parameters, tool.strict)
 
 
@@ -212,7 +212,7 @@ _RENDERERS_OWN = frozenset(
 
 def _json_values(values: Mapping[str, str], param: str) -> dict[str, object]:
     if taken := sorted(values.keys() & _RENDERERS_OWN):
-        raise _invalid(param, f"{param}: '{taken[0]}' is no variable of a chat template")
+        raise _invalid(param, f"{param}: '{taken[0]}' is not a chat-template variable")
     return {key: _json(text, f"{param}.{key}") for key, text in values.items()}
 
 

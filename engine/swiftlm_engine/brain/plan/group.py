@@ -39,7 +39,7 @@ def split_layers(
                     ways.setdefault(end, []).append((cost_here, (*cuts, end)))
         best = {end: min(found) for end, found in ways.items()}
     if layers not in best:
-        raise ValueError("the files that the hosts have are of no split of its layers")
+        raise ValueError("the files on the hosts do not match any layer split")
     cuts = best[layers][1]
     return [range(first, last) for first, last in zip((0, *cuts), cuts, strict=False)]
 
