@@ -190,7 +190,7 @@ async def test_integers_pass_for_floats(http, server):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("seed", -1),
+        ("seed", -7),
         ("seed", 2**64),
         ("n", 0),
         ("n", 1000),
@@ -200,10 +200,10 @@ async def test_integers_pass_for_floats(http, server):
         ("temperature", True),
         ("top_p", 1.5),
         ("top_k", -2),
-        ("max_tokens", 0),
-        ("max_tokens", -1),
+        ("max_tokens", -7),
+        ("max_tokens", "-1"),
         ("max_tokens", 1.5),
-        ("max_completion_tokens", 0),
+        ("max_completion_tokens", -7),
         ("stop", ["x"] * 17),
         ("stop", 5),
         ("stop", "x" * 2000),

@@ -323,7 +323,7 @@ async def test_stop_and_seed_hold_here_as_on_chat(dialect, server):
         {"input": "x", "background": True},
         {"input": "x", "conversation": "c"},
         {"input": "x", "n": 2},
-        {"input": "x", "max_output_tokens": 0},
+        {"input": "x", "max_output_tokens": -7},
         {"input": "x", "tools": [{"type": "function"}]},
         {"input": "x", "tool_choice": {"type": "function", "name": "absent"}},
         {"input": "x", "tool_choice": {"type": "web_search"}, "tools": HOSTED},

@@ -27,7 +27,7 @@ from swiftlmd.http.openai_json import (
 )
 from swiftlmd.http.reasoning import ReasoningOptions, ThinkingOptions, set_reasoning
 from swiftlmd.http.response_format import ResponseFormat, constraint
-from swiftlmd.http.schema import Int, Positive, TopLogprobs
+from swiftlmd.http.schema import Int, Limit, TopLogprobs
 from swiftlmd.http.tools import ChatTool, choose, from_chat
 
 
@@ -39,7 +39,7 @@ class ChatRequest(sampling.Sampled):
     response_format: ResponseFormat | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
-    max_completion_tokens: Positive | None = None
+    max_completion_tokens: Limit = None
     reasoning_effort: str | None = None
     reasoning: ReasoningOptions | None = None
     thinking: ThinkingOptions | None = None
@@ -107,11 +107,21 @@ async def to_chat(body: ChatRequest, parts: AppContext) -> m.Chat:
         messages=await content.to_messages(body.messages, parts.images),
         tools=from_chat(body.tools),
         parallel_tool_calls=body.parallel_tool_calls,
-        continue_final_message=bool(body.continue_final_message)
-        or (body.add_generation_prompt is False and body.messages[-1].role == "assistant"),
+        continue_final_message=_continues(body),
     )
     choose(body.tool_choice, chat)
     return chat
+
+
+def _continues(body: ChatRequest) -> bool:
+    """Whether the answer goes on with the last message, in any server's spelling of it."""
+    last = len(body.messages) - 1
+    for number, message in enumerate(body.messages):
+        if message.prefix and (number != last or message.role != "assistant"):
+            where = f"messages.{number}.prefix"
+            raise invalid(f"{where}: only the last message, from the assistant, can be one", where)
+    begun = body.add_generation_prompt is False and body.messages[last].role == "assistant"
+    return bool(body.continue_final_message or body.messages[last].prefix) or begun
 
 
 def _top_logprobs(body: ChatRequest) -> int | None:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from aiohttp import web
+from pydantic import AliasChoices, Field
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
@@ -28,12 +29,14 @@ from swiftlmd.http.openai_json import (
     usage_body,
 )
 from swiftlmd.http.response_format import ResponseFormat, constraint
-from swiftlmd.http.schema import Int, Natural, TopLogprobs
+from swiftlmd.http.schema import Int, LimitOrZero, TopLogprobs
 
 
 class CompletionRequest(sampling.Sampled):
     prompt: str | list[str] | list[int] | list[list[int]]
-    max_tokens: Natural | None = None  # 0 with echo: what the prompt itself is worth
+    max_tokens: LimitOrZero = Field(  # 0 with echo: what the prompt itself is worth
+        default=None, validation_alias=AliasChoices("max_tokens", "num_predict", "n_predict")
+    )
     suffix: str | None = None
     echo: bool | None = None
     logprobs: TopLogprobs | None = None

@@ -53,6 +53,7 @@ class ChatMessage(Body):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    prefix: bool | None = None  # DeepSeek and Mistral: the answer goes on from here
 
 
 async def to_messages(messages: list[ChatMessage], images: ImageLoader) -> list[m.Message]:

@@ -15,7 +15,7 @@ from swiftlmd.http.reasoning import ReasoningOptions
 from swiftlmd.http.response_format import ResponseFormat
 from swiftlmd.http.responses_tools import ResponseTool, qualified
 from swiftlmd.http.sampling import Sampled
-from swiftlmd.http.schema import Body, Int, Positive, TopLogprobs, parse_nested
+from swiftlmd.http.schema import Body, Int, Limit, TopLogprobs, parse_nested
 
 # Clients that do not store send our reasoning back in this opaque field, and nowhere else.
 _OPAQUE = "swiftlm."
@@ -46,7 +46,7 @@ class ResponsesRequest(Sampled):
     # Any: items are validated one by one, and kept as they came for the store.
     input: str | list[dict[str, Any]] | None = None
     instructions: str | None = None
-    max_output_tokens: Positive | None = None
+    max_output_tokens: Limit = None
     top_logprobs: TopLogprobs | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: str | dict[str, Any] | None = None  # Any: several shapes, read by `choose`

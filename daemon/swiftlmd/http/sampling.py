@@ -7,17 +7,28 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
 from swiftlmd.http.errors import invalid
-from swiftlmd.http.schema import MAX_COUNT, Body, Int, Natural, Positive, Seed, TopK
+from swiftlmd.http.schema import (
+    MAX_COUNT,
+    Body,
+    Int,
+    Limit,
+    Lookback,
+    Natural,
+    Positive,
+    Seed,
+    TopK,
+)
 
 MAX_TOKEN_ID = 2**31 - 1
 MAX_BIASES = 4096
 MAX_STOP_CHARS = 1024
 
+_CONTEXT = "the context is set at load; use `swiftlmctl load MODEL --context N`"
 _PENALTY = Field(ge=-2, le=2)
 _SHARE = Field(ge=0, le=1)
 _DURATION = re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
@@ -45,20 +56,26 @@ class Sampled(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Positive | None = None
-    max_tokens: Positive | None = None
+    max_tokens: Limit = Field(
+        default=None, validation_alias=AliasChoices("max_tokens", "num_predict", "n_predict")
+    )
     min_tokens: Natural | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, _SHARE] | None = None
     top_k: TopK | None = None
     min_p: Annotated[float, _SHARE] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    repetition_context_size: Positive | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = Field(
+        default=None, validation_alias=AliasChoices("repetition_penalty", "repeat_penalty")
+    )
+    repetition_context_size: Lookback | None = Field(
+        default=None, validation_alias=AliasChoices("repetition_context_size", "repeat_last_n")
+    )
     presence_penalty: Annotated[float, _PENALTY] | None = None
     frequency_penalty: Annotated[float, _PENALTY] | None = None
     xtc_probability: Annotated[float, _SHARE] | None = None
     xtc_threshold: Annotated[float, _SHARE] | None = None
     logit_bias: dict[str, float] | None = None
-    seed: Seed | None = None
+    seed: Seed = None
     stop: str | list[str] | None = None
     stop_token_ids: list[Int] | None = None
     ignore_eos: bool | None = None
@@ -77,6 +94,8 @@ class Sampled(Body):
         | {"prompt_cache_retention", "prediction", "prompt_cache_options", "prompt_cache_key"}
     )
     refused: ClassVar[Mapping[str, str]] = {
+        "num_ctx": _CONTEXT,
+        "n_ctx": _CONTEXT,
         "adapters": "LoRA adapters are not loaded per request",
         "use_beam_search": "only sampling and greedy decoding exist",
     }
@@ -150,13 +169,14 @@ def _duration_s(text: str) -> float:
 
 
 def _sampling(body: Sampled) -> m.Sampling:
+    lookback = body.repetition_context_size
     sampling = m.Sampling(
         temperature=body.temperature,
         top_p=body.top_p,
         top_k=None if body.top_k is None else max(0, body.top_k),
         min_p=body.min_p,
-        repetition_penalty=body.repetition_penalty,
-        repetition_context=token_limit(body.repetition_context_size),
+        repetition_penalty=1.0 if lookback == 0 else body.repetition_penalty,
+        repetition_context=MAX_COUNT if lookback == -1 else lookback or None,
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
         logit_bias=_logit_bias(body.logit_bias),

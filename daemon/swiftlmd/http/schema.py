@@ -57,9 +57,35 @@ def _whole(value: Any) -> Any:  # Any: whatever JSON holds, before validation
 Int = Annotated[int, BeforeValidator(_whole)]
 Natural = Annotated[int, Field(ge=0, le=MAX_COUNT), BeforeValidator(_whole)]
 Positive = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+
+
+def _limit(value: Any) -> Any:  # Any: whatever JSON holds, before validation
+    """Ollama and LM Studio write "no limit" as -1, -2 or 0."""
+    whole = _whole(value)
+    return None if type(whole) is int and whole in (-2, -1, 0) else whole
+
+
+def _seed(value: Any) -> Any:  # Any: whatever JSON holds, before validation
+    """llama.cpp writes "any seed" as -1."""
+    whole = _whole(value)
+    return None if type(whole) is int and whole == -1 else whole
+
+
+def _limit_or_zero(value: Any) -> Any:  # Any: whatever JSON holds, before validation
+    whole = _whole(value)
+    return None if type(whole) is int and whole in (-2, -1) else whole
+
+
+Limit = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_limit)]
+# For completions: 0 tokens with echo scores the prompt.
+LimitOrZero = Annotated[
+    Annotated[int, Field(ge=0, le=MAX_COUNT)] | None, BeforeValidator(_limit_or_zero)
+]
+# How far a penalty looks back: -1 is the whole text, 0 switches the penalty off.
+Lookback = Annotated[int, Field(ge=-1, le=MAX_COUNT), BeforeValidator(_whole)]
 TopLogprobs = Annotated[int, Field(ge=0, le=20), BeforeValidator(_whole)]
 TopK = Annotated[int, Field(ge=-1, le=MAX_COUNT), BeforeValidator(_whole)]
-Seed = Annotated[int, Field(ge=0, le=2**64 - 1), BeforeValidator(_whole)]
+Seed = Annotated[Annotated[int, Field(ge=0, le=2**64 - 1)] | None, BeforeValidator(_seed)]
 
 AnyBody = TypeVar("AnyBody", bound=Body)
 

@@ -11,8 +11,10 @@ from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http import sampling
 from swiftlmd.http.chat import ChatRequest, to_chat, to_engine
+from swiftlmd.http.completions import CompletionRequest
 from swiftlmd.http.images import ImageLoader
 from swiftlmd.http.response_store import ResponseStore
+from swiftlmd.http.responses_request import ResponsesRequest
 from swiftlmd.http.schema import parse
 
 USER = {"role": "user", "content": "hi"}
@@ -292,3 +294,55 @@ def test_the_store_is_bounded_by_bytes_and_forgets_what_was_used_longest_ago():
     for name in ("a", "c", "d"):
         assert store.remove(name)
     assert (len(store), store.size_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens", "num_predict"])
+@pytest.mark.parametrize("value", [-1, -2, 0, None, -1.0])
+async def test_off_values_of_other_servers_are_no_limit(field: str, value: float | None):
+    assert (await engine(**{field: value})).max_tokens is None
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "num_predict", "repeat_last_n", "seed"])
+async def test_a_number_that_is_no_off_value_is_refused_by_the_name_that_was_sent(field: str):
+    assert field in (await refusal(**{field: -7})).message
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_output_tokens"])
+async def test_minus_one_is_no_limit_on_completions_and_responses(field: str):
+    model = CompletionRequest if field == "max_tokens" else ResponsesRequest
+    given = "prompt" if field == "max_tokens" else "input"
+    body = parse(model, json.dumps({given: "a", field: -1}).encode())
+    assert getattr(body, field) is None
+
+
+async def test_minus_one_is_any_seed():
+    assert (await engine(seed=-1)).sampling.seed is None
+
+
+async def test_synonyms_of_llama_cpp_and_ollama_work():
+    request = await engine(num_predict=7, repeat_penalty=1.2, repeat_last_n=33)
+    assert request.max_tokens == 7
+    assert (request.sampling.repetition_penalty, request.sampling.repetition_context) == (1.2, 33)
+    assert (await engine(n_predict=9)).max_tokens == 9
+
+
+async def test_a_penalty_looks_back_over_everything_or_not_at_all():
+    everything = (await engine(repeat_penalty=1.2, repeat_last_n=-1)).sampling
+    assert everything.repetition_context == 2**31 - 1
+    assert (await engine(repeat_penalty=1.2, repeat_last_n=0)).sampling.repetition_penalty == 1.0
+
+
+@pytest.mark.parametrize("field", ["num_ctx", "n_ctx"])
+async def test_a_context_per_request_is_refused_by_name(field: str):
+    assert field in (await refusal(**{field: 8192})).message
+    with pytest.raises(ServiceError, match=field):
+        parse(CompletionRequest, json.dumps({"prompt": "a", field: 8192}).encode())
+    with pytest.raises(ServiceError, match=field):
+        parse(ResponsesRequest, json.dumps({"input": "a", field: 8192}).encode())
+
+
+async def test_prefix_goes_on_with_the_last_message():
+    begun = {"role": "assistant", "content": "The", "prefix": True}
+    assert (await engine(messages=[USER, begun])).chat.continue_final_message
+    assert "messages.0.prefix" in (await refusal(messages=[begun, USER])).message
+    assert "messages.1.prefix" in (await refusal(messages=[USER, {**USER, "prefix": True}])).message
