@@ -36,13 +36,21 @@ def open_picture(content: bytes) -> Image.Image:
         picture = Image.open(io.BytesIO(content), formats=FORMATS)
         _check_size(*picture.size)
         upright = ImageOps.exif_transpose(picture)
-        return upright.convert("RGB")
+        return _in_eight_bits(upright).convert("RGB")
     except BadPicture:
         raise
     except Image.DecompressionBombError as error:
         raise BadPicture(_too_large("it claims")) from error
     except _DECODE_ERRORS as error:
         raise BadPicture(f"it cannot be decoded ({error}); send a whole {_names()} file") from error
+
+
+def _in_eight_bits(picture: Image.Image) -> Image.Image:
+    """Grey of 16 bits scaled to 8; Pillow's own conversion makes all above 255 white."""
+    if picture.mode != "I" and not picture.mode.startswith("I;16"):
+        return picture
+    wide = picture.convert("I")  # the modes of 16 bits cannot all be scaled
+    return wide.point(lambda value: value * (1 / 257) + 0.5).convert("L")
 
 
 def _check_size(width: int, height: int) -> None:

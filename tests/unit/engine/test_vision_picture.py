@@ -45,6 +45,14 @@ def test_each_kind_of_pixel_becomes_rgb(mode):
     assert open_picture(file.getvalue()).mode == "RGB"
 
 
+@pytest.mark.parametrize("grey", [0, 1, 127, 128, 254, 255])
+def test_grey_of_sixteen_bits_is_as_bright_as_in_eight(grey):
+    file = io.BytesIO()
+    Image.new("I;16", (6, 4), grey * 257).save(file, "PNG")
+    assert Image.open(io.BytesIO(file.getvalue())).mode.startswith("I")
+    assert open_picture(file.getvalue()).getpixel((1, 1)) == (grey, grey, grey)
+
+
 def test_of_an_animation_the_first_frame_is_read():
     frames = [Image.new("RGB", (6, 4), colour) for colour in ("red", "blue")]
     file = io.BytesIO()
