@@ -227,6 +227,15 @@ class SequenceKV:
             self.pages = self.means = self.equaliser = None
         else:
             self.means = self.means[:, : self.num_segments]
+            self._leave_large_pool()
+
+    def _leave_large_pool(self) -> None:
+        """A short rest of a long sequence gets a pool of its own: it would keep all of the long
+        one's, and be billed for it."""
+        if self.held_pages.key_words.shape[1] > 2 * self.num_pages + SEGMENT_PAGES:
+            kept = self.page_range(0, self.num_pages)
+            self.pages = Pages(*map(mx.contiguous, kept.arrays()))
+            self.means = mx.contiguous(self.means)
 
 
 def _shared(array: mx.array | None) -> mx.array:

@@ -4,6 +4,7 @@ import copy
 from types import SimpleNamespace
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -397,3 +398,27 @@ def test_batch_mask_is_the_one_of_mlx_lms_own_batch_cache():
         plain.append(KVCache())
         plain[-1].update_and_fetch(t.k[:, :, :length], t.v[:, :, :length])
     assert mx.array_equal(batch.make_mask(5), KVCache.merge(plain).make_mask(5))
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("kept", [200, 500, 1000])
+def test_a_short_rest_of_a_long_sequence_holds_no_more_than_its_price(kept: int, heads: int):
+    mx.random.seed(0)
+    long = TurboKVCache(K4V3, DIM, PlainBackend())
+    x = mx.random.normal((1, heads, 16384, DIM))
+    long.update_and_fetch(x, x)
+    long.kv.flush(mx.random.normal((1, QUERY_HEADS, 8, DIM)), PlainBackend().encode)
+    mx.eval(long.state)
+    short = long.fork()
+    short.trim(short.offset - kept)
+    mx.eval(short.state)
+    price = heads * K4V3.sequence_bytes(kept, DIM)
+    wanted = [mx.array(np.array(a[..., :kept, :])) for a in long.keys_and_values()]
+    assert short.nbytes <= 2 * price + 100_000 < long.nbytes / 2
+    for got, original in zip(short.keys_and_values(), wanted, strict=True):
+        assert relative(got, original) < 1e-3
+    billed = short.nbytes
+    del long, x, got, original, wanted
+    held = mx.get_active_memory()
+    del short
+    assert held - mx.get_active_memory() <= billed + 16_384
