@@ -10,10 +10,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from swiftlm_engine import turboquant
-from swiftlm_engine.brain.facts import KvFormat, ModelFacts
+from swiftlm_engine.brain.facts import KvFormat, ModelFacts, ModelFilesError
 from swiftlm_engine.load.device import Device
 from swiftlm_engine.load.options import EngineOptions
 from swiftlm_engine.load.weights import LoadedWeights, Report
@@ -26,6 +27,11 @@ from swiftlm_engine.turboquant.layer_support_file import MeasuredError
 from swiftlm_engine.turboquant.policy import Test
 
 log = logging.getLogger(__name__)
+
+# What a model whose layers are not as expected raises where they are looked at or called.
+_NOT_COMPRESSED = (
+    ModelFilesError, LookupError, TypeError, ValueError, AttributeError, RuntimeError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +124,16 @@ def _compressed(
     test: Test | None,
 ) -> KvCaches:
     model = weights.model
-    turboquant.install(model)
-    verdict = turboquant.model_verdict(model, name)
-    if not verdict.num_compressed_layers:
-        reasons = "; ".join(verdict.lines())
-        raise EngineFault(
-            FaultKind.UNSUPPORTED,
-            f"kv {name} compresses no layer of this model ({reasons}); load it with --kv fp16",
-            param="kv",
-        )
-    outcome = check_format(weights, options, name, device, report, facts.max_context, test)
+    if obstacle := _obstacle(model, name):
+        return _after_failure(weights, options, facts, f"{obstacle}; load it with --kv fp16")
+    try:
+        outcome = check_format(weights, options, name, device, report, facts.max_context, test)
+    except _NOT_COMPRESSED as error:
+        if test is not None:  # ranks that no longer compute the same cannot go on together
+            raise
+        log.exception("the self-test of kv %s", name)
+        why = f"the self-test of kv {name} fails on this model ({error}); load it with --kv fp16"
+        return _after_failure(weights, options, facts, why)
     if not outcome.passed:
         return _after_failure(weights, options, facts, failure(name, outcome))
     measured = outcome.measured
@@ -143,6 +149,19 @@ def _compressed(
         measured,
         frozenset(exact_layers),
     )
+
+
+def _obstacle(model: nn.Module, name: str) -> str:
+    """Why no layer of a model can be compressed; empty where one can."""
+    try:
+        turboquant.install(model)
+        verdict = turboquant.model_verdict(model, name)
+    except _NOT_COMPRESSED as error:
+        log.exception("kv %s", name)
+        return f"kv {name} does not know the layers of this model ({error!r})"
+    if verdict.num_compressed_layers:
+        return ""
+    return f"kv {name} compresses no layer of this model ({'; '.join(verdict.lines())})"
 
 
 def _after_failure(

@@ -27,7 +27,7 @@ class Caches:
 
 def model_config(model: nn.Module) -> Config:
     """The config a loaded mlx-lm model was built from."""
-    args = model.args
+    args = getattr(model, "args", None) or model.config  # classes differ in the name
     return asdict(args) if is_dataclass(args) and not isinstance(args, type) else dict(vars(args))
 
 

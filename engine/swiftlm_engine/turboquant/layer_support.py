@@ -6,8 +6,12 @@ planner can say before anything is loaded.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from swiftlm_engine.brain.facts.config import Config as FactsConfig
+from swiftlm_engine.brain.facts.config import make_config
+from swiftlm_engine.brain.facts.families import head_size, num_layers
 from swiftlm_engine.turboquant.formats import MAX_HEAD_DIM, MIN_HEAD_DIM, KVFormat, parse_format
 
 Config = Mapping[str, Any]  # config.json
@@ -50,7 +54,7 @@ def decide(config: Config, mode: str) -> Verdict:
     format = parse_format(mode)
     text = text_config(config)
     whole = _model_reason(text)
-    reasons = [whole or _layer_reason(text, i) for i in range(int(text["num_hidden_layers"]))]
+    reasons = [whole or _layer_reason(text, i) for i in range(num_layers(_facts(config)))]
     return Verdict(
         tuple(LayerVerdict(i, None if why else format, why) for i, why in enumerate(reasons))
     )
@@ -66,9 +70,13 @@ def text_config(config: Config) -> Config:
 
 def head_dim(config: Config) -> int:
     """The head size of the full-attention layers; in Gemma 4 those are wider than the others."""
-    text = text_config(config)
-    stated = text.get("global_head_dim") or text.get("head_dim")
-    return int(stated or text["hidden_size"] // text["num_attention_heads"])
+    return int(text_config(config).get("global_head_dim") or head_size(_facts(config)))
+
+
+def _facts(config: Config) -> FactsConfig:
+    """The planner's reading of a config: it knows every name that a family gives its sizes."""
+    present = {key: value for key, value in config.items() if value is not None}
+    return make_config(Path("config.json"), {"model_type": "", **present})
 
 
 def head_dim_reason(dim: int) -> str:
@@ -98,6 +106,8 @@ def _layer_reason(text: Config, index: int) -> str:
     if kinds and index < len(kinds):
         return "" if kinds[index] == _FULL else kinds[index].replace("_", " ")
     pattern = text.get("sliding_window_pattern")
+    if isinstance(pattern, str):  # EXAONE 4: one letter per layer, L for local
+        return "sliding attention" if pattern and pattern[index % len(pattern)] == "L" else ""
     if pattern and pattern > 1 and (index + 1) % pattern:
         return "sliding attention"
     interval = text.get("full_attention_interval")

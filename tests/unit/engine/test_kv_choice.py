@@ -7,6 +7,7 @@ import pytest
 from mlx_lm import load
 from tiny_models import make_model
 
+from swiftlm_engine import turboquant
 from swiftlm_engine.brain import facts
 from swiftlm_engine.brain.facts import KvFormat
 from swiftlm_engine.load.device import Device
@@ -19,6 +20,7 @@ from swiftlm_engine.turboquant import TurboKVCache, policy
 from swiftlm_engine.turboquant.backend import default_backend
 from swiftlm_engine.turboquant.calibration import AttentionShape, decode_ratio
 from swiftlm_engine.turboquant.formats import K4V3
+from swiftlm_engine.turboquant.layer_support import Verdict
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +144,29 @@ def test_calibration_is_the_ratio_of_both_times():
     ticks = iter([0.0, 3.0] * 5 + [0.0, 1.5] * 5)
     shape = AttentionShape(4, 2, 64)
     assert decode_ratio(shape, K4V3, 300, default_backend(), lambda: next(ticks)) == 2.0
+
+
+@pytest.mark.parametrize("broken", ["layer_support", "self_test"])
+def test_a_model_that_cannot_be_compressed_loads_with_exact_kv_if_the_plan_chose(
+    loaded, monkeypatch, broken: str
+):
+    def fails(*_: object) -> None:
+        raise KeyError("num_hidden_layers")
+
+    if broken == "layer_support":
+        monkeypatch.setattr(turboquant, "model_verdict", fails, raising=False)
+    else:
+        monkeypatch.setattr(policy, "measure", fails)
+    caches = choose(loaded, kv_auto=True)
+    assert caches.kv is KvFormat.FP16
+    assert "kv auto stays fp16" in caches.notes[0]
+    with pytest.raises(EngineFault, match="load it with --kv fp16") as refused:
+        choose(loaded)
+    assert refused.value.kind is FaultKind.UNSUPPORTED
+
+
+def test_a_model_without_a_layer_to_compress_loads_if_the_plan_chose(loaded, monkeypatch):
+    monkeypatch.setattr(turboquant, "model_verdict", lambda *_: Verdict(()), raising=False)
+    caches = choose(loaded, kv_auto=True)
+    assert caches.kv is KvFormat.FP16
+    assert "compresses no layer of this model" in caches.notes[0]
