@@ -34,7 +34,6 @@ from swiftlmd.config.load import ConfigError
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.engine import EngineLauncher
 from swiftlmd.engines.signs import ProcessObserver
-from swiftlmd.faults import ServiceError
 from swiftlmd.hosts.checks import Examiner
 from swiftlmd.hosts.survey import Survey
 from swiftlmd.http.app import make_app, make_runner
@@ -63,6 +62,7 @@ from swiftlmd.memory.thermal import system_thermal
 from swiftlmd.planning.disk_speeds import DiskSpeeds
 from swiftlmd.planning.planner import ModelPlanner, plan_request, prefix_root
 from swiftlmd.residency.memory_report import PriceCheck, memory_report
+from swiftlmd.residency.preload import Preload
 from swiftlmd.residency.reclaim import EngineReclaimer
 from swiftlmd.residency.residency import Residency
 from swiftlmd.serving.admission import Admission
@@ -163,6 +163,7 @@ class Daemon:
             admission=Admission(self._watch),
             observe=self._calibrator.observe,
         )
+        self._preloads = Preload(self._residency, self._service.named)
 
     async def run(self) -> None:
         """From the first request to the last; returns when everything is released."""
@@ -369,12 +370,7 @@ class Daemon:
     async def _preload(self) -> None:
         await self._service.list_models()  # status shows what lies here, from the start
         settings = self._settings()
-        for name in dict.fromkeys((*settings.models_preload, *settings.models_pinned)):
-            try:
-                async for _ in self._residency.load(await self._service.named(name)):
-                    pass
-            except ServiceError as error:
-                log.error("preload failed model=%s: %s", name, error)
+        await self._preloads.run((*settings.models_preload, *settings.models_pinned))
 
     def _warnings(self) -> list[str]:
         found = []
@@ -386,6 +382,7 @@ class Daemon:
         engines = len(self._residency.pids()) - 1
         if wired := wired_without_owner(self._watch.last, engines):
             found.append(wired)
+        found += self._preloads.warnings()
         found += self._residency.warnings()
         if self._lan is not None and self._lan.problem:
             found.append(self._lan.problem)

@@ -117,6 +117,16 @@ async def test_a_backend_that_refuses_is_an_http_error(http, stream):
             assert reply.headers["Retry-After"] == "2"
 
 
+@pytest.mark.parametrize("kind", [Kind.MODEL_BROKEN, Kind.NO_DEVICE, Kind.NOT_ENOUGH_MEMORY])
+async def test_what_asking_again_does_not_help_names_no_time_to_ask_again(http, kind):
+    refusal = ServiceError(kind, "the weights are damaged", retry_after_s=3)
+    async with serve(ScriptedBackend(refusal=refusal)) as server:
+        body = {"messages": USER}
+        async with http.post(server.url + "/v1/chat/completions", json=body) as reply:
+            assert reply.headers["x-should-retry"] == "false"
+            assert "Retry-After" not in reply.headers
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_no_memory_now_is_told_apart_from_what_never_fits(http, stream):
     never = ServiceError(Kind.NOT_ENOUGH_MEMORY, "needs 40 GB")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from swiftlmctl.commands.options import Json, OptionalModel
+from swiftlmctl.commands.options import Json
+
+EveryModel = Annotated[
+    str, typer.Argument(help="A name as in `swiftlmctl models` (default: all models).")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -14,7 +20,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="cache")
 
 
-def stats(model: OptionalModel = "", json: Json = False) -> None:
+def stats(model: EveryModel = "", json: Json = False) -> None:
     """Show hits, misses and bytes; of all models without a name."""
     import json as jsonlib
 
@@ -31,7 +37,7 @@ def stats(model: OptionalModel = "", json: Json = False) -> None:
         report_tables.show(jsonlib.dumps(output.plain(text)))
 
 
-def clear(model: OptionalModel = "", json: Json = False) -> None:
+def clear(model: EveryModel = "", json: Json = False) -> None:
     """Delete what the prefix cache holds in memory and on disk; of all models without a name."""
     from swiftlmctl import output
 

@@ -188,7 +188,7 @@ class Settings:
         _LIST, (), "Models loaded when the daemon starts.", holds_models=True
     )
     models_pinned: tuple[str, ...] = _option(
-        _LIST, (), "Models that are never evicted.", holds_models=True
+        _LIST, (), "Models loaded when the daemon starts and never evicted.", holds_models=True
     )
     models_keep_alive: float = _option(
         _DURATION, 1800.0, "Idle time after which a model is unloaded; 0 = at once."
@@ -341,7 +341,9 @@ class Settings:
     log_access: bool = _option(_SWITCH, True, "Write one line per request to access.log.")
 
     service_drain: float = _option(
-        _DURATION, 25.0, "Time that running requests get to finish on shutdown."
+        _DURATION,
+        25.0,
+        "Time that running requests get to finish; supervisors kill after 45s.",
     )
     power_prevent_sleep: bool = _option(
         _SWITCH, False, "Keep the machine awake while requests run."

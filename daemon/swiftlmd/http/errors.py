@@ -73,10 +73,10 @@ def error_response(request: web.BaseRequest, error: ServiceError, request_id: st
     """The answer to a request that failed before its body began."""
     body = anthropic_body(error, request_id) if speaks_anthropic(request) else openai_body(error)
     headers = {}
-    if error.retry_after_s or error.status in (429, 503):
-        headers["Retry-After"] = str(error.retry_after_s or 1)
     if error.kind in _FINAL_KINDS and not isinstance(error, MemoryFull):
         headers["x-should-retry"] = "false"
+    elif error.retry_after_s or error.status in (429, 503):
+        headers["Retry-After"] = str(error.retry_after_s or 1)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return web.Response(
