@@ -138,7 +138,7 @@ def _schema(text: str) -> dict[str, Any]:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        message = f"the JSON schema is no JSON: {error}"
+        message = f"the JSON schema is not JSON: {error}"
         raise EngineFault(FaultKind.INVALID, message, param="response_format") from error
     if not isinstance(schema, dict):
         message = "the JSON schema must be an object"

@@ -220,7 +220,7 @@ def _json(text: str, what: str) -> object:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise _invalid(what.split(":")[0], f"{what} is no JSON: {error}") from error
+        raise _invalid(what.split(":")[0], f"{what} is not JSON: {error}") from error
 
 
 def _invalid(param: str, message: str) -> EngineFault:
