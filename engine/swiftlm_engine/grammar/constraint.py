@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from swiftlm_engine.grammar.call_grammar import (
@@ -25,6 +25,8 @@ from swiftlm_engine.grammar.call_grammar import (
 from swiftlm_engine.grammar.lark import ANY_TEXT, GrammarBuilder, Schema
 from swiftlm_engine.grammar.raw_strings import slashed
 from swiftlm_engine.grammar.tagged_grammar import ANY_OBJECT
+from swiftlm_engine.grammar.trial import Trial, TrialFailed
+from swiftlm_engine.grammar.trial_compiler import LIMITS
 from swiftlm_engine.text.answer_format import AnswerFormat
 from swiftlm_engine.text.chat import ToolSpec
 from swiftlm_engine.text.detokenizer import TokenTexts, bare, special_tokens
@@ -33,9 +35,7 @@ from swiftlm_engine.text.reasoning import Tags
 from swiftlm_engine.text.tools.schema import CannotHold
 
 MAX_GRAMMARS = 64
-# Ten times what llguidance allows a step: bounded texts with exceptions need it once, at their
-# first token.
-LIMITS = LLParserLimits(step_lexer_fuel=2_000_000)
+MAX_REASON = 300  # characters of a refusal; some repeat the whole grammar
 KEPT_TAIL = 512  # characters in which a marker is looked for; a token is shorter
 HARMONY_TRIGGER = "<|channel|>commentary to=functions."
 Mask = NDArray[np.int32]  # one bit per token, (ceil(vocabulary / 32),)
@@ -237,7 +237,8 @@ class ConstraintCompiler:
         special = special_tokens(self._tokenizer)
         self._control_ids = {text: i for i, text in special.items()}
         self._vocabulary: Mapping[str, int] = self._tokenizer.get_vocab()
-        self._lock = Lock()  # guards the two fields below
+        self._trial = Trial(vocab_size, special, self._eos_ids)
+        self._lock = Lock()  # guards the two fields below, and the trial
         self._tokens: LLTokenizer | None = None
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
 
@@ -265,6 +266,8 @@ class ConstraintCompiler:
         """
         try:
             return self._start(rule, opening, thinks)
+        except (TrialFailed, RecursionError) as error:
+            raise GrammarRefused(_too_deep(error)) from error
         except (CannotHold, GrammarRefused) as error:
             refusal = GrammarRefused(str(error))
             if not isinstance(rule, AnswerOrCalls) or all(tool.strict for tool in rule.tools):
@@ -273,6 +276,8 @@ class ConstraintCompiler:
         free = tuple(t if t.strict else replace(t, parameters=None) for t in rule.tools)
         try:
             return self._start(replace(rule, tools=free), opening, thinks)
+        except (TrialFailed, RecursionError) as error:
+            raise GrammarRefused(_too_deep(error)) from error
         except (CannotHold, GrammarRefused) as error:
             raise refusal from error
 
@@ -341,6 +346,7 @@ class ConstraintCompiler:
         with self._lock:
             compiled = self._compiled.get(grammar)
             if compiled is None or not _works(compiled):
+                self._trial.check(grammar)
                 compiled = LLMatcher(self._tokens, grammar, limits=LIMITS)
                 if compiled.is_error() or not _works(compiled):
                     raise GrammarRefused(_first_line(compiled.get_error()))
@@ -349,6 +355,12 @@ class ConstraintCompiler:
                     self._compiled.popitem(last=False)
             self._compiled.move_to_end(grammar)
             return compiled.deep_copy()
+
+
+def _too_deep(error: Exception) -> str:
+    if isinstance(error, TrialFailed):
+        return str(error)
+    return "the grammar or schema is nested too deep. Make it smaller"
 
 
 def _works(compiled: LLMatcher) -> bool:
@@ -421,4 +433,7 @@ def _harmony_calls(builder: GrammarBuilder, tools: Sequence[ToolSpec]) -> str:
 
 
 def _first_line(error: str) -> str:
-    return error.strip().splitlines()[0] if error.strip() else "the grammar cannot be compiled"
+    line = next(iter(error.strip().splitlines()), "")
+    if not line or line.startswith("panic"):  # of the native library: nothing a client can act on
+        return "the grammar or schema cannot be compiled"
+    return line if len(line) <= MAX_REASON else f"{line[:MAX_REASON]}…"
