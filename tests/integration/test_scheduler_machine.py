@@ -54,7 +54,7 @@ class Tokens:
 
     finish_reason = None
     stop_sequence = None
-    should_close_thinking = stopped = False
+    should_close_thinking = stopped = in_reasoning = False
 
     def push(self, token_id: int) -> list[ContentDelta]:
         return [ContentDelta(f"{token_id} ")]
@@ -114,7 +114,7 @@ class World:
         )  # fmt: skip
         row = Row(sequence, RowSampling(GREEDY, prompt.token_ids, 97))
         texts, forget = SimpleNamespace(), lambda *_: None
-        return [SequenceOutput(job, sequence, Tokens(), texts, row, frozenset(), forget, ())]
+        return [SequenceOutput(job, sequence, Tokens(), texts, row, frozenset(), forget, (), ())]
 
     def _take(self, events: list) -> None:
         for event in events:

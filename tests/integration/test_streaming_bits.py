@@ -178,7 +178,7 @@ def quantised(folder, mode, bits, group_size):
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss", "glm4_moe"])
 def test_reading_ahead_changes_no_bit_and_counts_its_cost(name, tmp_path):
-    folder = write(name, tmp_path, num_hidden_layers=3)
+    folder = write(name, tmp_path, num_hidden_layers=4)
     bits = decode(load(folder).model)
     streamed = load(folder, StreamOptions(4, prefetch=True))
     assert mx.array_equal(decode(streamed.model), bits)

@@ -81,7 +81,10 @@ class DecodeBatch:
         self._rows: list[Row] = []
         self._ranks = ranks
         self._before_wait = before_wait
-        self._caches = RowCaches()
+        self._caches = RowCaches(
+            unpadded=ranks is SINGLE_PROCESS,  # the ranks of a group would have to agree
+            prefers_padding=mx.default_device().type == mx.DeviceType.cpu,
+        )
         self._inputs: mx.array | None = None  # (B,)
         self._greedy = False  # every rank of a group draws this step's tokens for itself
         self._known: mx.array | None = None  # inputs that every rank has drawn

@@ -12,6 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from swiftlm_engine import turboquant
 from swiftlm_engine.brain.facts import ModelFacts as FolderFacts
 from swiftlm_engine.brain.facts import ModelFilesError, read_model
 from swiftlm_engine.cluster.group import ProcessLimits
@@ -120,6 +121,7 @@ def _assemble(
     emit: Callable[[list[Event]], None],
     ranks: Ranks,
 ) -> Session:
+    turboquant.install(weights.model)  # rows that decode together attend each for itself
     tokenizer = weights.tokenizer
     text = ModelText(tokenizer, options.template_kwargs)
     prefix = open_prefix_cache(options, kv, device, text.template.source, ranks)

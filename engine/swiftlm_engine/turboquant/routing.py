@@ -56,8 +56,11 @@ class _Routed:
         mask: mx.array | str | None,
         sinks: mx.array | None = None,
     ) -> mx.array:
+        extra = {} if sinks is None else {"sinks": sinks}
+        if hasattr(keys, "attend_rows"):  # run.unpadded_cache: exact KV, row by row
+            attention = self._original
+            return keys.attend_rows(attention, queries, values, mask, scale=scale, **extra)
         if not isinstance(cache, TurboKVCache | TurboBatchKVCache):
-            extra = {} if sinks is None else {"sinks": sinks}
             return self._original(queries, keys, values, cache, scale=scale, mask=mask, **extra)
         if sinks is not None:
             raise MaskNotSupported("attention sinks over a turbo cache")
