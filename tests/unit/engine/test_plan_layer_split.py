@@ -59,5 +59,5 @@ def test_a_host_without_room_is_an_error() -> None:
 def test_hosts_get_layers_whose_files_they_have() -> None:
     all_files, last = None, frozenset(range(6, 8))
     assert split_layers([10] * 8, [100, 100], [all_files, last]) == [range(6), range(6, 8)]
-    with pytest.raises(ValueError, match="files that the hosts have"):
+    with pytest.raises(ValueError, match="files on the hosts do not match"):
         split_layers([10] * 8, [100, 100], [all_files, frozenset({1, 2})])
