@@ -114,15 +114,16 @@ def test_a_kill_at_any_line_is_mended_by_the_next_command(
         stage()
 
 
-def test_the_options_of_the_program_use_it(home: Path) -> None:
+def test_the_options_of_the_program_use_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / ".bashrc").write_bytes(BEFORE)
     runner = CliRunner()
-    tell = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    done = runner.invoke(build(), ["--install-completion", "bash"], env=tell)
+    # Read when the program is built: the tests may have been started from any shell.
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    done = runner.invoke(build(), ["--install-completion", "bash"])
     assert done.exit_code == 0, done.output
     assert b".bash_completions/swiftlmctl.sh'" in (home / ".bashrc").read_bytes()
     assert "_SWIFTLMCTL_COMPLETE" in (home / ".bash_completions" / "swiftlmctl.sh").read_text()
-    assert runner.invoke(build(), ["--uninstall-completion"], env=tell).exit_code == 0
+    assert runner.invoke(build(), ["--uninstall-completion"]).exit_code == 0
     assert tree(home) == {".bashrc": BEFORE}
 
 

@@ -371,12 +371,12 @@ def test_a_folder_that_takes_long_delays_no_list(shelf: LocalModels, tmp_path: P
         go_on.wait(20)
         return Inspection(1, "")
 
-    begun = time.monotonic()
+    begun, threads = time.monotonic(), threading.active_count()
     assert reader.read(bad, 1, slow).reason.endswith(STILL_READING)
     assert reader.read(bad, 1, slow).reason.endswith(STILL_READING)  # the same reading goes on
     assert reader.read(good, 1, lambda: Inspection(2, "")).size_bytes == 2
     assert time.monotonic() - begun < 5
-    assert threading.active_count() < 20
+    assert threading.active_count() <= threads + 4  # not one per question
     go_on.set()
     for _ in range(100):
         found = reader.read(bad, 1, lambda: Inspection(9, "never asked"))
