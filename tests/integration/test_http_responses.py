@@ -20,6 +20,7 @@ from scripted_backend import (
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
+from swiftlmd.http.context import CONTEXT
 
 PATH = "/v1/responses"
 TOOL = {"type": "function", "name": "shell", "parameters": {"type": "object"}, "strict": True}
@@ -348,3 +349,236 @@ async def test_input_tokens_are_counted_without_generating(http, server):
     async with http.post(server.url + PATH + "/input_tokens", json={"input": "hi"}) as reply:
         assert (await reply.json())["input_tokens"] == len(b"<user>hi")
     assert not server.backend.requests
+
+
+async def test_references_are_resolved_from_what_the_store_has(dialect, server):
+    server.backend.default = calls(m.Delta(reasoning="hm"), *tool_call("shell", "{}"))
+    first = await dialect.post(server, {"input": "go", "tools": [TOOL]})
+    thoughts, call = first["output"]
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "ok"}
+    reference = {"type": "item_reference", "id": thoughts["id"]}
+    # As the AI SDK sends its second step; OpenAI lets a reference go without its type.
+    second = [message("user", "go"), reference, {"id": call["id"]}, result]
+    answer = await dialect.post(server, {"input": second, "tools": [TOOL]})
+    [_, assistant, said] = server.backend.requests[1].chat.messages
+    assert assistant.reasoning == "hm"
+    assert [x.name for x in assistant.tool_calls] == ["shell"]
+    assert said.role == "tool"
+    # What the second response kept is whole: the first may go.
+    server.app[CONTEXT].responses.remove(first["id"])
+    await dialect.post(server, {"input": [reference, message("user", "and?")]})
+    assert server.backend.requests[2].chat.messages[0].reasoning == "hm"
+    server.app[CONTEXT].responses.remove(answer["id"])
+    lost = await dialect.post(server, {"input": [message("user", "x"), reference]}, status=200)
+    assert lost["status"] == "completed"  # the third response has it as well
+
+
+async def test_a_reference_that_nothing_here_answers_is_refused_by_its_place(dialect, server):
+    items = [message("user", "x"), {"type": "item_reference", "id": "msg_gone"}]
+    answer = await dialect.post(server, {"input": items}, status=400)
+    assert answer["error"]["param"] == "input.1.id"
+    assert answer["error"]["code"] == "item_not_found"
+
+
+async def test_listed_input_items_can_be_referred_to_and_paged(dialect, http, server):
+    first = await dialect.post(server, {"input": [message("user", str(n)) for n in range(3)]})
+    url = f"{server.url}{PATH}/{first['id']}/input_items?order=asc"
+    async with http.get(url + "&limit=2") as reply:
+        page = await reply.json()
+    assert (len(page["data"]), page["has_more"]) == (2, True)
+    async with http.get(f"{url}&after={page['last_id']}") as reply:
+        rest = await reply.json()
+    assert (len(rest["data"]), rest["has_more"]) == (1, False)
+    await dialect.post(server, {"input": [{"id": rest["first_id"]}]})
+    assert parts_text(server.backend.requests[1].chat.messages[0]) == "2"
+
+
+ADDED = {"type": "additional_tools", "role": "developer", "tools": [TOOL, PATCH, NAMESPACE]}
+
+
+async def test_tools_that_come_as_an_item_are_offered(dialect, server):
+    server.backend.default = calls(*tool_call("apply_patch", '{"input": "P"}'))
+    items = [ADDED, message("user", "hi")]
+    answer = await dialect.post(server, {"input": items, "tool_choice": "required"})
+    offered = server.backend.requests[0].chat.tools
+    assert [tool.name for tool in offered] == ["shell", "apply_patch", "mcp__hub__find"]
+    assert answer["output"][0]["type"] == "custom_tool_call"
+
+
+async def test_tools_added_again_take_the_place_of_the_older_ones(dialect, server):
+    newer = {**TOOL, "description": "newer"}
+    found = {"type": "tool_search_output", "call_id": "s", "execution": "client", "tools": [newer]}
+    items = [ADDED, message("user", "hi"), ADDED, found]
+    await dialect.post(server, {"input": items, "tools": [TOOL]})
+    offered = server.backend.requests[0].chat.tools
+    assert [tool.name for tool in offered] == ["shell", "apply_patch", "mcp__hub__find"]
+    assert offered[0].description == "newer"
+
+
+async def test_a_tool_search_of_the_client_is_a_call_of_its_own_type(dialect, server):
+    server.backend.default = calls(*tool_call("tool_search", '{"query": "mail"}'))
+    search = {"type": "tool_search", "execution": "client", "description": "Finds tools."}
+    body = {"input": "hi", "tools": [search, {"type": "tool_search"}]}
+    whole = await dialect.post(server, body)
+    events = numbered(await dialect.stream(server, body))
+    [item] = whole["output"]
+    assert item["type"] == "tool_search_call"
+    assert item["arguments"] == {"query": "mail"}
+    assert events[-1]["response"]["output"][0]["arguments"] == {"query": "mail"}
+    output = {"type": "tool_search_output", "call_id": item["call_id"], "tools": [TOOL]}
+    await dialect.post(server, {**body, "input": [message("user", "hi"), item, output]})
+    request = server.backend.requests[-1]
+    [_, assistant, result] = request.chat.messages
+    assert assistant.tool_calls[0].name == "tool_search"
+    assert json.loads(assistant.tool_calls[0].arguments) == {"query": "mail"}
+    assert "shell" in parts_text(result)
+    assert [tool.name for tool in request.chat.tools] == ["tool_search", "shell"]
+
+
+async def test_namespaces_in_namespaces_and_tools_in_the_shape_of_chat_are_offered(dialect, server):
+    inner = {"type": "namespace", "name": "deep", "tools": [PATCH]}
+    outer = {"type": "namespace", "name": "wide", "tools": [inner]}
+    chat = {"type": "function", "function": {"name": "nested", "parameters": {"type": "object"}}}
+    await dialect.post(server, {"input": "x", "tools": [outer, chat]})
+    offered = server.backend.requests[0].chat.tools
+    assert [tool.name for tool in offered] == ["wide__deep__apply_patch", "nested"]
+
+
+SENDERS_OWN = [
+    {"type": "web_search_call", "id": 5, "action": {"type": "search"}, "output": [1], "name": {}},
+    {"type": "ghost_snapshot", "ghost_commit": {"id": "x"}, "content": 7},
+    {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"},
+    {"type": "compaction_summary", "encrypted_content": None},
+    {"type": "compaction_trigger"},
+    {"type": "image_generation_call", "result": "aGk=", "arguments": {}},
+    {"type": "mcp_list_tools", "server_label": "s", "tools": [{"name": "far"}]},
+    {"type": "reasoning", "summary": [], "content": None, "encrypted_content": "gAAAA"},
+    {"type": "reasoning", "summary": None, "content": [{"type": "x", "y": 1}], "status": {}},
+    {"type": "something_new", "input": {"a": 1}, "output": {"b": 2}, "arguments": [3]},
+]
+
+
+@pytest.mark.parametrize("item", SENDERS_OWN)
+async def test_what_only_the_sender_needs_is_skipped_whatever_it_holds(dialect, server, item):
+    await dialect.post(server, {"input": [item, message("user", "hi")]})
+    [*_, last] = server.backend.requests[0].chat.messages
+    assert parts_text(last) == "hi"
+    assert not server.backend.requests[0].chat.tools
+
+
+@pytest.mark.parametrize("name", ["tools", "instructions"])
+async def test_an_unknown_item_with_what_the_answer_needs_is_refused_by_name(dialect, server, name):
+    item = {"type": "something_new", name: [TOOL]}
+    answer = await dialect.post(server, {"input": [message("user", "x"), item]}, status=400)
+    assert answer["error"]["param"] == "input.1.type"
+    assert "something_new" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "arguments"),
+    [
+        (
+            {"type": "local_shell_call", "call_id": "c", "action": {"type": "exec"}},
+            "local_shell",
+            {"type": "exec"},
+        ),
+        ({"type": "shell_call", "call_id": "c", "action": {"commands": []}}, "shell", None),
+        ({"type": "apply_patch_call", "call_id": "c", "operation": {"p": 1}}, "apply_patch", None),
+        ({"type": "local_shell_call"}, "local_shell", {}),
+        (
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": {"a": 1}},
+            "f",
+            {"a": 1},
+        ),
+    ],
+)
+async def test_calls_that_the_client_ran_stay_in_the_history(
+    dialect, server, call, name, arguments
+):
+    output = {"type": call["type"] + "_output", "call_id": "c", "output": [{"stdout": "hi"}]}
+    await dialect.post(server, {"input": [message("user", "x"), call, output]})
+    [_, assistant, result] = server.backend.requests[0].chat.messages
+    assert assistant.tool_calls[0].name == name
+    if arguments is not None:
+        assert json.loads(assistant.tool_calls[0].arguments) == arguments
+    assert "hi" in parts_text(result)
+
+
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [
+        ("text", "text"),
+        (None, ""),
+        ({"content": "failed", "success": False}, "failed"),
+        ({"a": 1}, '{"a": 1}'),
+        ([{"type": "input_text", "text": "part"}], "part"),
+        (5, "5"),
+    ],
+)
+async def test_a_result_of_any_shape_is_shown_to_the_model(dialect, server, output, shown):
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    item = {"type": "function_call_output", "call_id": "c", "output": output}
+    await dialect.post(server, {"input": [message("user", "x"), call, item]})
+    assert parts_text(server.backend.requests[0].chat.messages[-1]) == shown
+
+
+async def test_an_error_in_a_continued_conversation_names_the_place_in_the_new_input(
+    dialect, server
+):
+    first = await dialect.post(server, {"input": [message("user", str(n)) for n in range(3)]})
+    body = {"previous_response_id": first["id"], "input": [{"role": "wizard", "content": "x"}]}
+    answer = await dialect.post(server, body, status=400)
+    assert answer["error"]["param"] == "input.0.role"
+
+
+async def test_a_conversation_is_compacted_and_goes_on_from_its_summary(dialect, http, server):
+    server.backend.default = text("We fixed main.go.")
+    items = [message("user", "fix it"), message("assistant", "done"), message("user", "thanks")]
+    body = {"input": items, "instructions": "be brief", "tools": [TOOL]}
+    async with http.post(server.url + PATH + "/compact", json=body) as reply:
+        compacted = await reply.json()
+    assert compacted["object"] == "response.compaction"
+    *users, summary = compacted["output"]
+    assert [item["content"][0]["text"] for item in users] == ["fix it", "thanks"]
+    assert summary["type"] == "compaction"
+    assert "main.go" not in json.dumps(summary)
+    asked = server.backend.requests[0]
+    assert asked.chat.messages[-1].role == "user"
+    assert asked.chat.tool_choice == m.ToolChoice.NONE
+    await dialect.post(server, {"input": [*compacted["output"], message("user", "and now?")]})
+    texts = [parts_text(x) for x in server.backend.requests[1].chat.messages]
+    assert "We fixed main.go." in texts[2]
+    assert texts[3] == "and now?"
+
+
+async def test_a_trigger_at_the_end_of_the_input_asks_for_one_compaction_item(dialect, server):
+    server.backend.default = text("We fixed ", "main.go.", reason=Reason.LENGTH)
+    body = {"input": [message("user", "fix it"), {"type": "compaction_trigger"}]}
+    events = numbered(await dialect.stream(server, body))
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        *["created", "in_progress", "output_item.added", "output_item.done", "completed"]
+    ]
+    whole = await dialect.post(server, body)
+    assert without_ids(whole) == without_ids(events[-1]["response"])
+    [item] = whole["output"]
+    await dialect.post(server, {"input": [item, message("user", "go on")]})
+    assert "main.go" in parts_text(server.backend.requests[-1].chat.messages[0])
+
+
+async def test_thoughts_come_as_text_and_as_a_summary(dialect, server):
+    server.backend.default = Script((m.Delta(reasoning="Hm"), m.Delta(reasoning="m.")))
+    body = {"input": "x", "reasoning": {"effort": "medium", "summary": "auto"}}
+    events = numbered(await dialect.stream(server, body))
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        *["created", "in_progress", "output_item.added", "reasoning_summary_part.added"],
+        *["reasoning_text.delta", "reasoning_summary_text.delta"] * 2,
+        *["reasoning_text.done", "reasoning_summary_text.done", "reasoning_summary_part.done"],
+        *["output_item.done", "completed"],
+    ]
+    [item] = events[-1]["response"]["output"]
+    assert item["summary"] == [{"type": "summary_text", "text": "Hmm."}]
+    assert events[-1]["response"]["reasoning"] == {"effort": "medium", "summary": "auto"}
+    # The AI SDK sends the summary back, and nothing else.
+    kept = {key: value for key, value in item.items() if key not in ("content", "status")}
+    await dialect.post(server, {"input": [message("user", "x"), kept, message("user", "y")]})
+    assert server.backend.requests[1].chat.messages[1].reasoning == "Hmm."

@@ -32,6 +32,8 @@ class ResponseStore:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
         self._kept: OrderedDict[str, StoredResponse] = OrderedDict()
+        # Items by their ids, from every kept response that has them: one may go before another.
+        self._items: dict[str, dict[str, Item]] = {}
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -43,13 +45,21 @@ class ResponseStore:
             self._kept.move_to_end(response_id)
         return stored
 
+    def item(self, item_id: str) -> Item | None:
+        """An item of any kept conversation."""
+        holders = self._items.get(item_id)
+        return None if holders is None else next(reversed(holders.values()))
+
     def put(self, body: dict[str, Any], input_items: list[Item]) -> None:
         """Keeps a response, unless it alone is larger than the whole store may be."""
         size = len(dumps(body)) + len(dumps(input_items))
         if size > self._max_bytes:
             return
         self.remove(body["id"])
-        self._kept[body["id"]] = StoredResponse(body, input_items, size)
+        self._kept[body["id"]] = stored = StoredResponse(body, input_items, size)
+        for item in stored.conversation:
+            if isinstance(item_id := item.get("id"), str):
+                self._items.setdefault(item_id, {})[body["id"]] = item
         self.size_bytes += size
         while self.size_bytes > self._max_bytes or len(self._kept) > self._max_responses:
             self.remove(next(iter(self._kept)))
@@ -59,4 +69,14 @@ class ResponseStore:
         if stored is None:
             return False
         self.size_bytes -= stored.size_bytes
+        for item in stored.conversation:
+            self._forget(item.get("id"), response_id)
         return True
+
+    def _forget(self, item_id: object, response_id: str) -> None:
+        holders = self._items.get(item_id) if isinstance(item_id, str) else None
+        if holders is None or not isinstance(item_id, str):
+            return
+        holders.pop(response_id, None)
+        if not holders:
+            del self._items[item_id]

@@ -9,17 +9,18 @@ from aiohttp import web
 
 from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError, from_fault
-from swiftlmd.http import sampling, sse
+from swiftlmd.http import compaction, sampling, sse
 from swiftlmd.http.content import ImageBudget
 from swiftlmd.http.context import CONTEXT, AppContext, RequestLog
-from swiftlmd.http.errors import unsupported
+from swiftlmd.http.errors import invalid, unsupported
 from swiftlmd.http.generation import Generation, begin
 from swiftlmd.http.openai_json import dumps
 from swiftlmd.http.reasoning import set_reasoning
 from swiftlmd.http.response_format import constraint
 from swiftlmd.http.response_store import Item, StoredResponse
 from swiftlmd.http.responses_events import ResponseEvents
-from swiftlmd.http.responses_request import ResponsesRequest, new_items, to_messages
+from swiftlmd.http.responses_input import Conversation, conversation, to_messages
+from swiftlmd.http.responses_request import ResponsesRequest
 from swiftlmd.http.responses_tools import ToolTable
 from swiftlmd.http.tools import choose
 
@@ -31,16 +32,20 @@ async def responses(request: web.Request) -> web.StreamResponse:
     parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, ResponsesRequest)
     record = await begin(request, body.model, bool(body.stream))
-    items, table = _conversation(body, parts), ToolTable(body.tools)
+    items, table = _read(body, parts)
     engine_request = await to_engine(body, items, table, parts)
+    compacts = items.is_to_be_compacted
+    if compacts:
+        compaction.ask_for_summary(engine_request)
     generation = Generation(request, [engine_request])
 
     def keep(answer: dict[str, Any]) -> None:
         if body.store is not False:
-            parts.responses.put(answer, items)
+            parts.responses.put(answer, _with_ids(items.plain, record.request_id))
 
     sealed = _SEALED in (body.include or ())
-    encoder = ResponseEvents(_opening_body(body, record, parts), table, sealed, keep)
+    opening = _opening_body(body, record, parts)
+    encoder = ResponseEvents(opening, table, sealed, keep, compacts=compacts)
     if body.stream:
         return await sse.stream(request, generation, encoder)
     async with aclosing(generation.events()) as events:
@@ -50,11 +55,22 @@ async def responses(request: web.Request) -> web.StreamResponse:
     return web.json_response(encoder.body, dumps=dumps)
 
 
+async def compact(request: web.Request) -> web.Response:
+    parts = request.app[CONTEXT]
+    body = await parts.bodies.read(request, ResponsesRequest)
+    if body.stream:
+        raise unsupported("stream: a compaction comes whole", "stream")
+    await begin(request, body.model, False)
+    items, table = _read(body, parts)
+    engine_request = await to_engine(body, items, table, parts)
+    return await compaction.answer(request, items, engine_request, int(parts.clock()))
+
+
 async def count_input_tokens(request: web.Request) -> web.Response:
     parts = request.app[CONTEXT]
     body = await parts.bodies.read(request, ResponsesRequest)
     record = await begin(request, body.model, False)
-    items, table = _conversation(body, parts), ToolTable(body.tools)
+    items, table = _read(body, parts)
     chat = (await to_engine(body, items, table, parts)).chat
     question = m.TokenizeRequest(chat=chat, add_special_tokens=True)
     reply = await parts.backend.tokenize(record.model, question)
@@ -62,6 +78,19 @@ async def count_input_tokens(request: web.Request) -> web.Response:
         raise from_fault(reply.fault)
     answer = {"object": "response.input_tokens", "input_tokens": len(reply.ids)}
     return web.json_response(answer, dumps=dumps)
+
+
+def _read(body: ResponsesRequest, parts: AppContext) -> tuple[Conversation, ToolTable]:
+    items = conversation(body.input, body.previous_response_id, parts.responses)
+    return items, ToolTable(body.tools, items.tools())
+
+
+def _with_ids(items: list[Item], number: str) -> list[Item]:
+    """Items that came without an id can be referred to, too, once they are listed."""
+    return [
+        item if item.get("id") else {**item, "id": f"item_{number}_{place}"}
+        for place, item in enumerate(items)
+    ]
 
 
 async def get_response(request: web.Request) -> web.Response:
@@ -77,27 +106,35 @@ async def delete_response(request: web.Request) -> web.Response:
 
 async def input_items(request: web.Request) -> web.Response:
     stored = _stored(request)
-    items = [
-        {"id": f"item_{number}", "type": "message", **item}
-        for number, item in enumerate(stored.input_items)
-    ]
+    items = [{"type": "message", **item} for item in stored.input_items]
+    if request.query.get("order", "desc") == "desc":
+        items.reverse()
+    if after := request.query.get("after"):
+        places = [place for place, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise invalid(f"after: no item {after[:80]!r} in this response", "after")
+        items = items[places[0] + 1 :]
+    limit = request.query.get("limit", "")
+    if limit and not (limit.isascii() and limit.isdecimal() and int(limit[:9]) >= 1):
+        raise invalid("limit: use a whole number from 1 on", "limit")
+    page = items[: int(limit[:9])] if limit else items
     answer = {
         "object": "list",
-        "data": items[::-1] if request.query.get("order", "desc") == "desc" else items,
-        "has_more": False,
-        "first_id": items[0]["id"] if items else None,
-        "last_id": items[-1]["id"] if items else None,
+        "data": page,
+        "has_more": len(page) < len(items),
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
     }
     return web.json_response(answer, dumps=dumps)
 
 
 async def to_engine(
-    body: ResponsesRequest, items: list[Item], table: ToolTable, parts: AppContext
+    body: ResponsesRequest, items: Conversation, table: ToolTable, parts: AppContext
 ) -> m.GenerateRequest:
     if (body.n or 1) != 1:
         raise unsupported("n: one answer per response", "n")
     chat = m.Chat(
-        messages=await to_messages(items, body.instructions, ImageBudget(parts.images)),
+        messages=await to_messages(items.items, body.instructions, ImageBudget(parts.images)),
         tools=table.tools,
         parallel_tool_calls=body.parallel_tool_calls,
     )
@@ -118,22 +155,6 @@ async def to_engine(
         template_kwargs=body.chat_template_kwargs,
     )
     return request
-
-
-def _conversation(body: ResponsesRequest, parts: AppContext) -> list[Item]:
-    """The items of the stored conversation that is continued, and the new ones."""
-    if not body.previous_response_id:
-        return new_items(body)
-    stored = parts.responses.get(body.previous_response_id)
-    if stored is None:
-        raise ServiceError(
-            Kind.INVALID,
-            f"no response {body.previous_response_id[:80]!r} is kept here; send the whole "
-            "conversation as input",
-            param="previous_response_id",
-            code="previous_response_not_found",
-        )
-    return stored.conversation + new_items(body)
 
 
 def _stored(request: web.Request) -> StoredResponse:
@@ -166,7 +187,10 @@ def _opening_body(body: ResponsesRequest, record: RequestLog, parts: AppContext)
         "output": [],
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,
-        "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
+        "reasoning": {
+            "effort": reasoning.effort if reasoning else None,
+            "summary": (reasoning.summary or reasoning.generate_summary) if reasoning else None,
+        },
         "store": body.store is not False,
         "temperature": body.temperature,
         "text": {"format": _dump(text.format) if text and text.format else {"type": "text"}},

@@ -14,27 +14,38 @@ from swiftlmd.faults import ServiceError
 from swiftlmd.http.openai_json import named_event, quote
 from swiftlmd.http.responses_items import (
     Body,
+    Compaction,
     Message,
     OpenItem,
     Reasoning,
     ResponseCall,
     logprob_body,
+    summary_part,
     text_part,
     usage_body,
 )
-from swiftlmd.http.responses_tools import ToolTable
+from swiftlmd.http.responses_tools import TOOL_SEARCH, ToolTable
+
+_PREFIXES = {"function": "fc", "custom": "ctc", TOOL_SEARCH: "tsc"}
 
 
 class ResponseEvents:
     """Builds the output items of one response. `body` is whole after `end`."""
 
     def __init__(
-        self, body: Body, tools: ToolTable, seal: bool, keep: Callable[[Body], None]
+        self,
+        body: Body,
+        tools: ToolTable,
+        seal: bool,
+        keep: Callable[[Body], None],
+        *,
+        compacts: bool = False,
     ) -> None:
         self.body = body
         self._keep = keep  # told of the body once it is whole
         self._tools = tools
         self._seal = seal  # whether reasoning must come back from the client
+        self._compacts = compacts  # the text is a summary for this service itself
         self._number = 0
         self._started = False
         self._open: OpenItem | None = None
@@ -51,8 +62,11 @@ class ResponseEvents:
         return b""
 
     def end(self, usage: m.Usage) -> bytes:
-        cut = self._finished.reason == m.FinishedReason.LENGTH
-        out = self._start() + self._close("incomplete" if cut else "completed")
+        cut = self._finished.reason == m.FinishedReason.LENGTH and not self._compacts
+        out = self._start()
+        if self._compacts:
+            out += self._summary("")  # the client waits for the item, also for an empty one
+        out += self._close("incomplete" if cut else "completed")
         self.body["usage"] = usage_body(usage)
         self.body["status"] = "incomplete" if cut else "completed"
         if cut:
@@ -81,6 +95,8 @@ class ResponseEvents:
         return created + self._event("response.in_progress", response=self.body)
 
     def _delta(self, delta: m.Delta) -> bytes:
+        if self._compacts:
+            return self._summary(delta.content)
         out = b""
         if delta.reasoning:
             out += self._reasoning(delta.reasoning)
@@ -92,14 +108,25 @@ class ResponseEvents:
             out += self._call(call)
         return out
 
+    def _summary(self, text: str) -> bytes:
+        item, out = self._open, b""
+        if not isinstance(item, Compaction):
+            item = Compaction(*self._place("cmp"))
+            out = self._begin(item)
+        item.pieces.append(text)
+        return out
+
     def _reasoning(self, text: str) -> bytes:
         item, out = self._open, b""
         if not isinstance(item, Reasoning):
             item = Reasoning(*self._place("rs"), self._seal)
             out = self._begin(item)
+            at = self._at(item, summary_index=0, part=summary_part(""))
+            out += self._event("response.reasoning_summary_part.added", **at)
         item.pieces.append(text)
-        at = self._at(item, content_index=0)
-        return out + self._event("response.reasoning_text.delta", **at, delta=text)
+        raw, summary = self._at(item, content_index=0), self._at(item, summary_index=0)
+        out += self._event("response.reasoning_text.delta", **raw, delta=text)
+        return out + self._event("response.reasoning_summary_text.delta", **summary, delta=text)
 
     def _text(self, delta: m.Delta) -> bytes:
         item, out = self._open, b""
@@ -124,12 +151,13 @@ class ResponseEvents:
         item, out = self._open, b""
         if not isinstance(item, ResponseCall) or item.index != call.index:
             offered = self._tools.offered(call.name)
-            item = ResponseCall(*self._place("ctc" if offered.custom else "fc"), call, offered)
+            item = ResponseCall(*self._place(_PREFIXES[offered.type]), call, offered)
             out = self._begin(item)
         if not call.arguments:
             return out
         item.pieces.append(call.arguments)
-        if item.offered.custom:  # its text is inside a JSON string; it goes out when that closes
+        if item.offered.type != "function":
+            # A custom tool's text is inside a JSON string; it goes out when that closes.
             return out
         return out + self._event(
             "response.function_call_arguments.delta", **self._at(item), delta=call.arguments

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from swiftlm_proto import messages as m
 from swiftlmd.http.openai_json import finite, token_text
-from swiftlmd.http.responses_request import seal_reasoning
-from swiftlmd.http.responses_tools import Offered, custom_input
+from swiftlmd.http.responses_input import seal
+from swiftlmd.http.responses_tools import TOOL_SEARCH, Offered, arguments_object, custom_input
 
 Body = dict[str, Any]  # Any: JSON
 Closing = Iterator[tuple[str, Body]]
@@ -29,30 +29,49 @@ class OpenItem(Protocol):
 
 
 class Reasoning:
-    def __init__(self, item_id: str, output_index: int, seal: bool) -> None:
+    """Thoughts, as `content` and as `summary`: some clients show the one, some the other."""
+
+    def __init__(self, item_id: str, output_index: int, sealed: bool) -> None:
         self.id = item_id
         self.output_index = output_index
         self.pieces: list[str] = []
-        self._seal = seal  # the client keeps only the opaque field and sends it back
+        self._sealed = sealed  # the client keeps only the opaque field and sends it back
 
     def body(self, status: str) -> Body:
         text = "".join(self.pieces)
         body: Body = {
             "id": self.id,
             "type": "reasoning",
-            "summary": [],
+            "summary": [summary_part(text)] if text else [],
             "content": [{"type": "reasoning_text", "text": text}] if text else [],
             "status": status,
         }
-        if self._seal:
-            body["encrypted_content"] = seal_reasoning(text)
+        if self._sealed:
+            body["encrypted_content"] = seal(text)
         return body
 
     def closing(self) -> Closing:
-        yield (
-            "response.reasoning_text.done",
-            {"content_index": 0, "text": "".join(self.pieces)},
-        )
+        text = "".join(self.pieces)
+        yield "response.reasoning_text.done", {"content_index": 0, "text": text}
+        yield "response.reasoning_summary_text.done", {"summary_index": 0, "text": text}
+        part = summary_part(text)
+        yield "response.reasoning_summary_part.done", {"summary_index": 0, "part": part}
+
+
+class Compaction:
+    """A summary of the conversation; only this service reads it, from where it is sealed."""
+
+    def __init__(self, item_id: str, output_index: int) -> None:
+        self.id = item_id
+        self.output_index = output_index
+        self.pieces: list[str] = []
+
+    def body(self, status: str) -> Body:
+        sealed = seal("".join(self.pieces))
+        return {"id": self.id, "type": "compaction", "encrypted_content": sealed}
+
+    def closing(self) -> Closing:
+        yield from ()
 
 
 class Message:
@@ -102,8 +121,18 @@ class ResponseCall:
 
     def body(self, status: str) -> Body:
         arguments = "".join(self.pieces)
-        body: Body = {"id": self.id, "call_id": self._call_id, "name": self.offered.name}
-        if self.offered.custom:
+        body: Body = {"id": self.id, "call_id": self._call_id}
+        if self.offered.type == TOOL_SEARCH:
+            parsed = arguments_object(arguments) if status != "in_progress" else {}
+            return {
+                **body,
+                "type": "tool_search_call",
+                "execution": "client",
+                "arguments": parsed,
+                "status": status,
+            }
+        body["name"] = self.offered.name
+        if self.offered.type == "custom":
             body |= {"type": "custom_tool_call", "input": custom_input(arguments)}
         else:
             body |= {"type": "function_call", "arguments": arguments}
@@ -114,13 +143,19 @@ class ResponseCall:
 
     def closing(self) -> Closing:
         arguments = "".join(self.pieces)
-        if self.offered.custom:
+        if self.offered.type == TOOL_SEARCH:
+            return  # no event of its own; the whole item says it
+        if self.offered.type == "custom":
             text = custom_input(arguments)
             yield "response.custom_tool_call_input.delta", {"delta": text}
             yield "response.custom_tool_call_input.done", {"input": text}
         else:
             name = self.offered.name
             yield "response.function_call_arguments.done", {"arguments": arguments, "name": name}
+
+
+def summary_part(text: str) -> Body:
+    return {"type": "summary_text", "text": text}
 
 
 def text_part(text: str, logprobs: list[Body]) -> Body:

@@ -20,6 +20,14 @@ from swiftlmd.http.tools import checked, make_tool
 
 log = logging.getLogger(__name__)
 
+# The tool by which a client that holds many lets the model look for one.
+TOOL_SEARCH = "tool_search"
+_SEARCH_SCHEMA = {
+    "type": "object",
+    "properties": {"query": {"type": "string"}, "limit": {"type": "integer", "minimum": 1}},
+    "required": ["query"],
+}
+
 _CUSTOM_SCHEMA = {
     "type": "object",
     "properties": {"input": {"type": "string", "description": "The whole input of the tool."}},
@@ -34,8 +42,20 @@ class CustomFormat(Body):
     definition: str | None = None
 
 
+class ResponseFunction(Body):
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None  # Any: a JSON schema
+    strict: bool | None = None
+    format: CustomFormat | None = None
+
+
 class ResponseTool(Body):
     type: str
+    # Clients of chat nest what stands beside the type here.
+    function: ResponseFunction | None = None
+    custom: ResponseFunction | None = None
+    execution: str | None = None  # of a tool search: who runs it
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None  # Any: a JSON schema
@@ -49,49 +69,83 @@ class Offered:
     """One tool as the client offered it."""
 
     name: str
-    custom: bool
-    namespace: str
+    type: str = "function"  # or custom, or tool_search
+    namespace: str = ""
 
 
 class ToolTable:
-    """The tools of one request, by the name that the model sees."""
+    """The tools of one request, by the name that the model sees: those of the body, and those that
+    items of the input add. A later item's tool takes the place of an older one's of its name, as
+    clients repeat what they have added."""
 
-    def __init__(self, tools: Iterable[ResponseTool] | None) -> None:
-        self.tools: list[m.Tool] = []
+    def __init__(
+        self,
+        tools: Iterable[ResponseTool] | None,
+        added: Iterable[tuple[str, ResponseTool]] = (),
+    ) -> None:
+        self._tools: dict[str, m.Tool] = {}
         self._offered: dict[str, Offered] = {}
         for number, tool in enumerate(tools or ()):
-            self._add(tool, "", f"tools.{number}")
+            self._add(tool, "", f"tools.{number}", may_replace=False)
+        for where, tool in added:
+            self._add(tool, "", where, may_replace=True)
         checked(self.tools)
+
+    @property
+    def tools(self) -> list[m.Tool]:
+        return list(self._tools.values())
 
     def offered(self, name: str) -> Offered:
         """The client's tool behind a name that the model called."""
-        return self._offered.get(name) or Offered(name, False, "")
+        return self._offered.get(name) or Offered(name)
 
     def choice(self, choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
         """`tool_choice` with the name that the model sees; a hosted tool cannot be forced."""
         if not isinstance(choice, dict) or choice.get("type") not in ("function", "custom"):
             return choice
-        name = qualified(str(choice.get("name")), choice.get("namespace"))
-        return {**choice, "name": name}
+        nested = choice.get("function") or choice.get("custom")
+        named = nested if isinstance(nested, dict) else choice
+        name = qualified(str(named.get("name")), choice.get("namespace"))
+        return {"type": "function", "name": name}
 
-    def _add(self, tool: ResponseTool, namespace: str, param: str) -> None:
-        if tool.type == "namespace" and tool.name and not namespace:
+    def _add(self, tool: ResponseTool, namespace: str, param: str, *, may_replace: bool) -> None:
+        if tool.type == "namespace":
+            if not tool.name:
+                raise invalid(f"{param}.name: Field required", f"{param}.name")
+            inside = qualified(tool.name, namespace)
             for number, inner in enumerate(tool.tools or ()):
-                self._add(inner, tool.name, f"{param}.tools.{number}")
+                self._add(inner, inside, f"{param}.tools.{number}", may_replace=may_replace)
         elif tool.type in ("function", "custom"):
-            self._add_callable(tool, namespace, param)
+            nested = tool.function if tool.type == "function" else tool.custom
+            self._add_callable(nested or tool, tool.type, namespace, param, may_replace)
+        elif tool.type == TOOL_SEARCH and tool.execution == "client":
+            search = ResponseFunction(
+                name=TOOL_SEARCH,
+                description=tool.description,
+                parameters=tool.parameters or _SEARCH_SCHEMA,
+            )
+            self._add_callable(search, TOOL_SEARCH, "", param, may_replace)
         else:
             log.debug("hosted tool left out type=%r", tool.type[:64])
 
-    def _add_callable(self, tool: ResponseTool, namespace: str, param: str) -> None:
+    def _add_callable(
+        self,
+        tool: ResponseTool | ResponseFunction,
+        kind: str,
+        namespace: str,
+        param: str,
+        may_replace: bool,
+    ) -> None:
         if not tool.name:
             raise invalid(f"{param}.name: Field required", f"{param}.name")
         name = qualified(tool.name, namespace)
-        custom = tool.type == "custom"
+        if name in self._tools and not may_replace:
+            raise invalid(f"{param}.name: two tools are called {name!r}", f"{param}.name")
+        custom = kind == "custom"
         schema = _CUSTOM_SCHEMA if custom else tool.parameters
         description = _with_format(tool) if custom else tool.description
-        self.tools.append(make_tool(name, description, schema, tool.strict, param))
-        self._offered[name] = Offered(tool.name, custom, namespace)
+        self._tools[name] = make_tool(name, description, schema, tool.strict, param)
+        self._offered[name] = Offered(tool.name, kind, namespace)
 
 
 def qualified(name: str, namespace: str | None) -> str:
@@ -103,15 +157,20 @@ def qualified(name: str, namespace: str | None) -> str:
 
 def custom_input(arguments: str) -> str:
     """The one string of a custom tool's call; the raw text when the call was cut."""
-    try:
-        parsed = json.loads(arguments)
-    except ValueError:
-        return arguments
-    value = parsed.get("input") if isinstance(parsed, dict) else None
+    value = arguments_object(arguments).get("input")
     return value if isinstance(value, str) else arguments
 
 
-def _with_format(tool: ResponseTool) -> str:
+def arguments_object(arguments: str) -> dict[str, Any]:  # Any: JSON
+    """The arguments of a call; empty for what is not an object, as where a call was cut."""
+    try:
+        parsed = json.loads(arguments)
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _with_format(tool: ResponseTool | ResponseFunction) -> str:
     """A grammar cannot travel in a JSON schema; the model reads it in the description."""
     description = tool.description or ""
     if tool.format is None or not tool.format.definition:

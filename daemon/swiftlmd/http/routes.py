@@ -83,6 +83,14 @@ ROUTES = (
         "Tokens that a response would read",
         ResponsesRequest,
     ),
+    Route(
+        "POST",
+        "/v1/responses/compact",
+        "compact",
+        responses.compact,
+        "A conversation as its summary",
+        ResponsesRequest,
+    ),
     Route("GET", "/v1/responses/{id}", "response", responses.get_response, "A kept response"),
     Route(
         "DELETE",
