@@ -23,6 +23,8 @@ FAMILIES = (
 REQUIREMENTS = ("mlx-vlm>=0.7.10,<0.8", "pillow>=12,<14")
 # Features of the pictures used last: chunks, choices and evicted prefixes do not encode them again.
 FEATURE_BYTES = 64 << 20
+# Pictures scaled for their model, in RAM: the turns of a conversation do not decode them again.
+PREPARED_BYTES = 64 << 20
 _PACKAGES = ("mlx_vlm", "PIL")
 
 

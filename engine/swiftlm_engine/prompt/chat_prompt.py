@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swiftlm_engine.messages import EngineFault, FaultKind, GenerateJob, ToolChoice
-from swiftlm_engine.prompt.prepare import Prepared, Rendered
+from swiftlm_engine.prompt.prepare import ImageReading, Images, Prepared, Rendered
 from swiftlm_engine.text.chat import Chat
 from swiftlm_engine.text.model_text import ModelText
 from swiftlm_engine.text.output_parser import OutputOptions, OutputParser, ToolMode
@@ -20,10 +20,16 @@ class Conversation:
     text: ModelText
     images: ImageSupport
 
-    def render(self, job: GenerateJob, chat: Chat) -> Rendered:
-        """Raises `EngineFault` naming the message at fault."""
-        if any(message.has_images for message in chat.messages):
-            return self._render_with_images(chat)
+    def read_images(self, chat: Chat) -> ImageReading:
+        """Pauses after each picture. Raises `EngineFault` naming the image at fault."""
+        if self.images.reader is None:
+            raise EngineFault(FaultKind.UNSUPPORTED, self.images.refusal, param="messages")
+        return self.images.reader.prepare(chat)
+
+    def render(self, job: GenerateJob, chat: Chat, images: Images) -> Rendered:
+        """`images`: those of the chat, in order. Raises `EngineFault` naming what is at fault."""
+        if images:
+            return self._render_with_images(chat, images)
         prompt = self._rendered(chat)
         return Rendered(list(prompt.token_ids), prompt.boundaries, prompt)
 
@@ -48,12 +54,9 @@ class Conversation:
         # What a grammar allowed is shown as it stands, its first space too.
         return self.text.texts.word_ids if prepared.constraints[:1] not in ((), (None,)) else ()
 
-    def _render_with_images(self, chat: Chat) -> Rendered:
-        reader = self.images.reader
-        if reader is None:
-            raise EngineFault(FaultKind.UNSUPPORTED, self.images.refusal, param="messages")
-        prepared = reader.prepare(chat)
-        family = reader.family
+    def _render_with_images(self, chat: Chat, prepared: Images) -> Rendered:
+        assert self.images.reader is not None
+        family = self.images.reader.family
         texts = ImageTexts(family.mark, tuple(image.text for image in prepared))
         prompt = self._rendered(chat, texts)
         images = place(prompt.token_ids, family.image_token_id, prepared)

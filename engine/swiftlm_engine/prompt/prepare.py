@@ -6,7 +6,7 @@ tokenise, and decoding clients must not wait for it. Touches no array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,11 @@ from swiftlm_engine.sampling.row import TokenConstraint
 from swiftlm_engine.sampling.settings import BadSampling, SamplingSettings
 from swiftlm_engine.text.chat import Chat
 from swiftlm_engine.text.template import RenderedPrompt
-from swiftlm_engine.vision.prompt import PromptImages
+from swiftlm_engine.vision.prompt import PreparedImage, PromptImages
 
-RenderChat = Callable[[GenerateJob, Chat], "Rendered"]
+Images = tuple[PreparedImage, ...]
+ImageReading = Generator[None, None, Images]
+RenderChat = Callable[[GenerateJob, Chat, Images], "Rendered"]
 Constrain = Callable[[GenerateJob, RenderedPrompt | None], tuple[TokenConstraint | None, ...]]
 
 
@@ -52,7 +54,8 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """Checks and tokenises jobs for one model. One thread calls it."""
+    """Checks and tokenises jobs for one model. One thread calls it, but for `read_images`: pictures
+    have one of their own, and who sends none does not wait for them."""
 
     tokenizer: Any
     render_chat: RenderChat
@@ -60,14 +63,24 @@ class Preparer:
     context: int
     vocab_size: int
     max_choices: int
+    read_chat_images: Callable[[Chat], ImageReading] | None = None  # None: of text alone
 
-    def prepare(self, job: GenerateJob) -> Prepared:
-        """Raises `EngineFault` naming the field at fault."""
+    def read_images(self, job: GenerateJob) -> ImageReading | None:
+        """Decodes the job's pictures, with a pause after each; None where it has none."""
+        chat = job.prompt
+        if self.read_chat_images is None or not isinstance(chat, Chat):
+            return None
+        has_any = any(message.has_images for message in chat.messages)
+        return self.read_chat_images(chat) if has_any else None
+
+    def prepare(self, job: GenerateJob, images: Images | None = None) -> Prepared:
+        """Of a job with pictures they are read here unless given. Raises `EngineFault` naming the
+        field at fault."""
         sampling = self._check_sampling(job)
         if not 1 <= job.n <= self.max_choices:
             raise _invalid("n", f"n is {job.n}; this model serves 1 to {self.max_choices} choices")
         self._check_ids(job.stop_token_ids, "stop_token_ids")
-        prompt = self.tokenise(job)
+        prompt = self.tokenise(job, images)
         # A tokenizer may know more tokens than the model; MLX reads past the end without a word.
         self._check_ids(prompt.token_ids, "prompt")
         room = self.context - len(prompt.token_ids)
@@ -98,17 +111,26 @@ class Preparer:
         except BadSampling as error:
             raise _invalid(error.param, str(error)) from error
 
-    def tokenise(self, job: GenerateJob) -> Rendered:
+    def tokenise(self, job: GenerateJob, images: Images | None = None) -> Rendered:
         """The prompt, whether or not there is room for it."""
         match job.prompt:
             case Chat() as chat:
-                return self.render_chat(job, chat)
+                return self.render_chat(job, chat, self._images(job) if images is None else images)
             case str() as text:
                 return Rendered(self._not_empty(self.tokenizer.encode(text)))
             case Infill() as infill:
                 return Rendered(self._infill(infill))
             case ids:
                 return Rendered(self._not_empty(list(ids)))
+
+    def _images(self, job: GenerateJob) -> Images:
+        reading = self.read_images(job)
+        while reading is not None:
+            try:
+                next(reading)
+            except StopIteration as end:
+                return tuple(end.value)
+        return ()
 
     def _not_empty(self, ids: list[int]) -> list[int]:
         if ids:

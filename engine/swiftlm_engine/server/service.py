@@ -23,12 +23,13 @@ from swiftlm_engine.cluster.rendezvous import gather
 from swiftlm_engine.expansion.weights import ExpandedWeights
 from swiftlm_engine.load.device import NoDevice
 from swiftlm_engine.messages import EndReason, EngineFault, Event, FaultKind, Finished, GenerateJob
-from swiftlm_engine.prompt.prepare import Prepared
+from swiftlm_engine.prompt.prepare import ImageReading, Images, Prepared
 from swiftlm_engine.run.event_bridge import LoopThread
 from swiftlm_engine.run.mlx_thread import MlxThread
 from swiftlm_engine.run.step_loop import ends_process, failure
 from swiftlm_engine.server import tokens, wire
 from swiftlm_engine.server.calibration import Calibration
+from swiftlm_engine.server.picture_thread import NotWanted, PictureThread
 from swiftlm_engine.server.stats import StatsReader
 from swiftlm_engine.session.malloc_trim import trim
 from swiftlm_engine.session.open_session import open_session
@@ -63,6 +64,7 @@ class EngineService(m.EngineBase):
         self._loop = asyncio.get_running_loop()
         self._mlx = MlxThread(self._on_death, ends_process)
         self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
+        self._pictures = PictureThread()
         self._session: Session | None = None
         self._stats: StatsReader | None = None
         self._steps: asyncio.Queue[list[Event] | None] = asyncio.Queue()  # None: no more
@@ -70,7 +72,7 @@ class EngineService(m.EngineBase):
         self._flushed = asyncio.Event()  # no stream is open
         self._flushed.set()
         self._accepting = True
-        self._preparing: set[str] = set()  # accepted, still on the tokenizer thread
+        self._preparing: set[str] = set()  # accepted, still on a thread that prepares
         self._cancelled: set[str] = set()  # of those, aborted meanwhile
         self._num_embedding = 0  # requests
         self._side_pass = asyncio.Lock()  # held for one pass: a step runs between any two of them
@@ -150,12 +152,36 @@ class EngineService(m.EngineBase):
         job = wire.job(request)
         self._cancelled.discard(job.request_id)  # of an abort that came too late
         self._preparing.add(job.request_id)
-        self._tokenizing.submit(self._prepare, session, job)
+        try:
+            reading = session.preparer.read_images(job)
+        except EngineFault:
+            self._preparing.discard(job.request_id)
+            raise
+        if reading is None:
+            self._tokenizing.submit(self._prepare, session, job, ())
+            return
+        read = self._pictures.read(reading, lambda: self._wants(job.request_id))
+        read.add_done_callback(lambda images: self._take_images(session, job, images))
 
-    def _prepare(self, session: Session, job: GenerateJob) -> None:
+    def _wants(self, request_id: str) -> bool:
+        return self._accepting and request_id not in self._cancelled
+
+    def _take_images(self, session: Session, job: GenerateJob, images: Future[Images]) -> None:
+        """On the thread of pictures."""
+        try:
+            self._tokenizing.submit(self._prepare, session, job, images.result())
+        except NotWanted:
+            self._end_aborted(job)
+        except EngineFault as error:
+            self._fail(job, error)
+        except Exception as error:
+            log.exception("the pictures of request %s could not be read", job.request_id)
+            self._fail(job, EngineFault(FaultKind.INTERNAL, f"the pictures failed: {error!r}"))
+
+    def _prepare(self, session: Session, job: GenerateJob, images: Images) -> None:
         """On the tokenizer thread."""
         try:
-            prepared = session.preparer.prepare(job)
+            prepared = session.preparer.prepare(job, images)
         except EngineFault as error:
             self._fail(job, error)
         except Exception as error:
@@ -167,12 +193,10 @@ class EngineService(m.EngineBase):
     def _submit(self, session: Session, prepared: Prepared) -> None:
         """On the MLX thread."""
         job = prepared.job
-        self._preparing.discard(job.request_id)
         if job.request_id in self._cancelled:
-            self._cancelled.discard(job.request_id)
-            news = Finished(EndReason.ABORT)
-            self._emit([Event(job.request_id, i, news) for i in range(job.n)])
+            self._end_aborted(job)
             return
+        self._preparing.discard(job.request_id)
         try:
             session.engine.submit(prepared)
         except EngineFault as error:
@@ -180,6 +204,13 @@ class EngineService(m.EngineBase):
         except Exception as error:
             log.exception("request %s could not be queued", job.request_id)
             self._fail(job, EngineFault(FaultKind.INTERNAL, f"the request failed: {error!r}"))
+
+    def _end_aborted(self, job: GenerateJob) -> None:
+        self._preparing.discard(job.request_id)
+        self._cancelled.discard(job.request_id)
+        news = Finished(EndReason.ABORT)
+        count = max(1, min(job.n, MAX_ANSWERS))
+        self._emit([Event(job.request_id, i, news) for i in range(count)])
 
     def _fail(self, job: GenerateJob, error: EngineFault) -> None:
         self._preparing.discard(job.request_id)
@@ -213,9 +244,29 @@ class EngineService(m.EngineBase):
 
     async def tokenize(self, message: m.TokenizeRequest) -> m.TokenizeReply:
         try:
-            return await self._on_tokenizer(tokens.tokenize, message)
+            return await self._tokenize(message)
         except EngineFault as error:
             return m.TokenizeReply(fault=wire.fault(error))
+
+    async def _tokenize(self, message: m.TokenizeRequest) -> m.TokenizeReply:
+        if message.chat is None:
+            return await self._on_tokenizer(tokens.tokenize_text, message)
+        job = GenerateJob("", wire.chat(message.chat))
+        reading = self._ready().preparer.read_images(job)
+        images: Images = ()
+        if reading is not None:
+            images = await self._read_for_caller(reading)
+        question = tokens.ChatToTokenize(job, images, message.with_text)
+        return await self._on_tokenizer(tokens.tokenize_chat, question)
+
+    async def _read_for_caller(self, reading: ImageReading) -> Images:
+        """Stops between two pictures when the caller goes."""
+        waiting = True
+        future = self._pictures.read(reading, lambda: waiting and self._accepting)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        finally:
+            waiting = False
 
     async def detokenize(self, message: m.DetokenizeRequest) -> m.DetokenizeReply:
         try:

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import betterproto2
 
 from swiftlm_engine.messages import EngineFault, FaultKind, GenerateJob
-from swiftlm_engine.server import wire
+from swiftlm_engine.prompt.prepare import Images
 from swiftlm_engine.session.session import Session
 from swiftlm_proto import messages as m
 
 
-def tokenize(session: Session, question: m.TokenizeRequest) -> m.TokenizeReply:
-    if question.chat is not None:
-        job = GenerateJob("", wire.chat(question.chat))
-        ids = session.preparer.tokenise(job).token_ids
-    else:
-        ids = session.preparer.tokenizer.encode(
-            question.text or "", add_special_tokens=question.add_special_tokens
-        )
-    text = session.preparer.tokenizer.decode(ids) if question.with_text else ""
+@dataclass(frozen=True, slots=True)
+class ChatToTokenize:
+    job: GenerateJob
+    images: Images
+    with_text: bool
+
+
+def tokenize_chat(session: Session, question: ChatToTokenize) -> m.TokenizeReply:
+    ids = session.preparer.tokenise(question.job, question.images).token_ids
+    return _reply(session, ids, with_text=question.with_text)
+
+
+def tokenize_text(session: Session, question: m.TokenizeRequest) -> m.TokenizeReply:
+    ids = session.preparer.tokenizer.encode(
+        question.text or "", add_special_tokens=question.add_special_tokens
+    )
+    return _reply(session, ids, with_text=question.with_text)
+
+
+def _reply(session: Session, ids: list[int], *, with_text: bool) -> m.TokenizeReply:
+    text = session.preparer.tokenizer.decode(ids) if with_text else ""
     return m.TokenizeReply(ids=ids, text=text)
 
 

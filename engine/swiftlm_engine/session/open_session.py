@@ -160,6 +160,7 @@ def _assemble(
         context,
         vocab_size,
         min(MAX_CHOICES, parallel),
+        conversation.read_images,
     )
     if kv.facts.vision and images.refusal:
         weights = replace(weights, notes=(*weights.notes, images.refusal))

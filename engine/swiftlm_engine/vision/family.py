@@ -25,7 +25,7 @@ class FittedPicture:
 
 
 class VisionFamily(Protocol):
-    """`fit` runs on the tokenizer thread and touches no MLX; `encode` on the MLX thread."""
+    """`fit` runs on the thread of pictures and touches no MLX; `encode` on the MLX thread."""
 
     mark: str  # what the chat template writes for an image
     image_token_id: int  # the token that a row of features replaces

@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from PIL import Image, ImageOps
 
 MAX_PIXELS = 64_000_000  # 192 MB once decoded
+MAX_REQUEST_PIXELS = 800_000_000  # of all pictures of a request: half a minute of decoding
 MAX_RATIO = 100  # of the longer to the shorter side: every family scales the longer one down
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 # What Pillow's decoders raise for broken files.
@@ -30,13 +33,28 @@ class BadPicture(ValueError):
     """The caller's image cannot be used; the text says why."""
 
 
+def count_pixels(content: bytes) -> int:
+    """As its header claims; no pixel is decoded. Raises `BadPicture`."""
+    with _decode_errors(), Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+        _check_size(*picture.size)
+        return picture.width * picture.height
+
+
 def open_picture(content: bytes) -> Image.Image:
     """RGB, upright, the first frame of several. Raises `BadPicture`."""
-    try:
-        picture = Image.open(io.BytesIO(content), formats=FORMATS)
+    with _decode_errors():
+        picture: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
         _check_size(*picture.size)
-        upright = ImageOps.exif_transpose(picture)
-        return _in_eight_bits(upright).convert("RGB")
+        ImageOps.exif_transpose(picture, in_place=True)  # copies only what is turned
+        picture = _in_eight_bits(picture)
+        picture.load()
+        return picture if picture.mode == "RGB" else picture.convert("RGB")
+
+
+@contextmanager
+def _decode_errors() -> Iterator[None]:
+    try:
+        yield
     except BadPicture:
         raise
     except Image.DecompressionBombError as error:

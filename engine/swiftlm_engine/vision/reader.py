@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
@@ -12,41 +12,48 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from swiftlm_engine.brain.vision import FEATURE_BYTES
+from swiftlm_engine.brain.vision import FEATURE_BYTES, PREPARED_BYTES
 from swiftlm_engine.messages import EngineFault, FaultKind
 from swiftlm_engine.text.chat import Chat, ImagePart
 from swiftlm_engine.vision.family import VisionFamily
-from swiftlm_engine.vision.picture import BadPicture, open_picture
+from swiftlm_engine.vision.picture import MAX_REQUEST_PIXELS, BadPicture, count_pixels, open_picture
 from swiftlm_engine.vision.placement import DeepRows
 from swiftlm_engine.vision.prompt import PreparedImage, PromptImages
 
 
 class ImageReader:
-    """`prepare` runs on the tokenizer thread, the rest on the MLX thread."""
+    """`prepare` runs on one thread, that of pictures; the rest on the MLX thread."""
 
     def __init__(self, family: VisionFamily, embed_tokens: Any) -> None:
         self.family = family
         self.num_encoded = 0
+        self.num_decoded = 0
         self._embed_tokens = embed_tokens
         weights = tree_flatten(family.tower.parameters())
         self._tower_nbytes = sum(array.nbytes for _, array in weights)
         # KV on disk outlives an upgrade that may prepare or encode pictures otherwise.
         self._versions = f"{version('mlx-vlm')} {version('pillow')}".encode()[:64]
         self._features: OrderedDict[bytes, mx.array] = OrderedDict()  # by digest
+        self._prepared: OrderedDict[bytes, PreparedImage] = OrderedDict()  # by digest
 
     @property
     def nbytes(self) -> int:
         """Of the tower's weights, and of what it has made of the pictures used last."""
         return self._tower_nbytes + self._held()
 
-    def prepare(self, chat: Chat) -> tuple[PreparedImage, ...]:
-        """Every image of the conversation, in order. Raises `EngineFault` naming the image."""
+    def prepare(self, chat: Chat) -> Generator[None, None, tuple[PreparedImage, ...]]:
+        """Every image of the conversation, in order. Pauses after each, so that others' pictures
+        and an abort come between two of them. Raises `EngineFault` naming the image."""
         parts = [part for message in chat.messages for part in message.parts]
         contents = [part.content for part in parts if isinstance(part, ImagePart)]
-        return tuple(
-            self._prepare(content, f"image {number} of {len(contents)}")
-            for number, content in enumerate(contents, 1)
-        )
+        names = [f"image {number} of {len(contents)}" for number in range(1, len(contents) + 1)]
+        digests = [self._digest(content) for content in contents]
+        _check_pixels(dict(zip(digests, zip(contents, names, strict=True), strict=True)))
+        images = []
+        for digest, content, name in zip(digests, contents, names, strict=True):
+            images.append(self._prepare(digest, content, name))
+            yield
+        return tuple(images)
 
     @contextmanager
     def prompt_pass(
@@ -96,13 +103,23 @@ class ImageReader:
         deep = DeepRows(at, features[1:]) if len(features) > 1 else None
         return {"input_embeddings": rows, **self.family.arguments(ids)}, deep
 
-    def _prepare(self, content: bytes, name: str) -> PreparedImage:
-        try:
-            fitted = self.family.fit(open_picture(content))
-        except BadPicture as error:
-            raise EngineFault(FaultKind.INVALID, f"{name}: {error}", param="messages") from error
-        digest = hashlib.blake2b(content, digest_size=32, key=self._versions).digest()
-        return PreparedImage(digest, fitted.pixels, fitted.text, fitted.num_tokens, fitted.grid)
+    def _digest(self, content: bytes) -> bytes:
+        return hashlib.blake2b(content, digest_size=32, key=self._versions).digest()
+
+    def _prepare(self, digest: bytes, content: bytes, name: str) -> PreparedImage:
+        image = self._prepared.get(digest)
+        if image is None:
+            with _naming(name):
+                fitted = self.family.fit(open_picture(content))
+            self.num_decoded += 1
+            image = PreparedImage(
+                digest, fitted.pixels, fitted.text, fitted.num_tokens, fitted.grid
+            )
+            self._prepared[digest] = image
+        self._prepared.move_to_end(digest)
+        while sum(one.pixels.nbytes for one in self._prepared.values()) > PREPARED_BYTES:
+            self._prepared.popitem(last=False)
+        return image
 
     def _encoded(self, image: PreparedImage) -> mx.array:
         features = self._features.get(image.digest)
@@ -118,3 +135,25 @@ class ImageReader:
 
     def _held(self) -> int:
         return sum(features.nbytes for features in self._features.values())
+
+
+def _check_pixels(pictures: dict[bytes, tuple[bytes, str]]) -> None:
+    """Before one is decoded: a picture that comes several times is decoded once."""
+    total = 0
+    for content, name in pictures.values():
+        with _naming(name):
+            total += count_pixels(content)
+            if total > MAX_REQUEST_PIXELS:
+                millions = MAX_REQUEST_PIXELS // 1_000_000
+                raise BadPicture(
+                    f"the pictures up to here hold more than {millions} million pixels; "
+                    "scale them down, or send fewer"
+                )
+
+
+@contextmanager
+def _naming(image: str) -> Iterator[None]:
+    try:
+        yield
+    except BadPicture as error:
+        raise EngineFault(FaultKind.INVALID, f"{image}: {error}", param="messages") from error

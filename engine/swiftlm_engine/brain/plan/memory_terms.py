@@ -15,7 +15,7 @@ from swiftlm_engine.brain.plan.machine import GB, Accelerator, Covers, Limit, Ma
 from swiftlm_engine.brain.plan.request import AUTO_PARALLEL, PlanRequest, Settings
 from swiftlm_engine.brain.plan.scratch import prefill_scratch
 from swiftlm_engine.brain.plan.streaming import Streaming
-from swiftlm_engine.brain.vision import FEATURE_BYTES
+from swiftlm_engine.brain.vision import FEATURE_BYTES, PREPARED_BYTES
 
 # An engine process before any weight: Python, MLX and gRPC (79 MB measured on Linux, with room),
 # and the tokenizer's tables, which grow with the vocabulary.
@@ -194,16 +194,19 @@ def _working_terms(
         tower = facts.weights.part(WeightPart.VISION, facts.cast_itemsize(request.dtype))
         rows.append(Term(EntryKind.IMAGES, tower + FEATURE_BYTES, TermSource.HEADER,
                          "and pictures it has read"))  # fmt: skip
-    rows.append(_process_term(facts, machine, measured))
+    rows.append(_process_term(facts, request, machine, measured))
     return rows
 
 
-def _process_term(facts: ModelFacts, machine: MachineLimits, measured: MeasuredTerms) -> Term:
+def _process_term(
+    facts: ModelFacts, request: PlanRequest, machine: MachineLimits, measured: MeasuredTerms
+) -> Term:
     size, source = measured.process_bytes, TermSource.MEASURED
     if size is None:
         size, source = PROCESS_BYTES, TermSource.POLICY
         size += TOKENIZER_BYTES_PER_TOKEN * facts.shape.vocab_size
         size += DRIVER_BYTES[machine.accelerator]
+        size += PREPARED_BYTES if request.images and facts.reads_images else 0
     return Term(EntryKind.PROCESS, size, source, "Python, MLX, tokenizer", Covers.HOST)
 
 
