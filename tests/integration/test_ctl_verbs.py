@@ -392,7 +392,7 @@ def test_connect_names_what_an_agent_will_miss(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     found = ctl("connect", "codex")
     assert "8,192 tokens of context" in found.out
-    assert "smollm2-135m takes no tools" in found.err
+    assert "smollm2-135m does not support tools" in found.err
     assert "no model 'org/typo' here" in ctl("connect", "codex", "--print", "-m", "org/typo").err
 
 

@@ -82,6 +82,7 @@ def open_session(
     stream_options = _stream_options(options, _policy_path(options, folder_facts))
     dtype = chosen_dtype(options.dtype, device)  # told to all ranks: each would choose its own
     place = leader.load(options.folder, dtype, folder_facts) if leader else None
+    _check_blas(device)
     weights = load_weights(
         options.folder,
         options.dtype,
@@ -258,6 +259,11 @@ def _limits(
     )
 
 
+def _check_blas(device: Device) -> None:
+    if device is Device.CPU and (blas := blas_speed.measure()).slow:
+        log.warning("slow BLAS, see `swiftlmctl doctor`: %s", blas)
+
+
 def _facts(
     options: EngineOptions,
     device: Device,
@@ -269,9 +275,6 @@ def _facts(
     vision: bool,
     text: ModelText,
 ) -> LoadedModelInfo:
-    blas = blas_speed.measure() if device is Device.CPU else None
-    if blas is not None and blas.slow:
-        log.warning("slow BLAS, see `swiftlmctl doctor`: %s", blas)
     return LoadedModelInfo(
         options.model,
         str(weights.config.get("model_type", "")),
@@ -280,7 +283,7 @@ def _facts(
         weights.weight_bytes,
         weights.dtype,
         device,
-        str(blas) if blas else "",
+        str(blas_speed.measure()) if device is Device.CPU else "",
         kv.kv,
         limits.parallel,
         limits.prefill_chunk,
