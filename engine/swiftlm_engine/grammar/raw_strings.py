@@ -5,7 +5,7 @@ The bodies are terminals of llguidance's Lark: regexes between slashes, joined b
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from swiftlm_engine.text.tools.schema import Alternative, CannotHold
 
@@ -59,12 +59,38 @@ def either(bodies: Iterable[str]) -> str:
     return " | ".join(f"({body})" for body in bodies)
 
 
-def without(body: str, texts: Iterable[str]) -> str:
+def without(body: str, texts: Sequence[str]) -> str:
     """The body's texts that hold none of these."""
-    left = f"({body})"
-    for text in texts:
-        left += f" & ~/(?s:.*){as_regex(text)}(?s:.*)/"
-    return left
+    recurs = [text for text in texts if text[0] in text[1:]]
+    said = [f"/{_lacking(text)}/" for text in texts if text not in recurs]
+    return " & ".join([f"({body})", *said, *(f"~/(?s:.*){as_regex(t)}(?s:.*)/" for t in recurs)])
+
+
+def _lacking(text: str) -> str:
+    """A regex for every text without this one inside.
+
+    Said without a complement: beside a bound on the length, whether anything is left of one takes
+    the compiler a search through all the lengths.
+    """
+    first, later = text[0], text[1:]  # the first character does not come again
+    free = rf"[^{as_regex(first)}]*"
+    if not later:
+        return free
+    return f"{free}(?:{as_regex(first)}{_parting(later, as_regex(first), free)})*"
+
+
+def not_beginning(text: str) -> str:
+    """A terminal's body for every text that does not begin with this one."""
+    return f"/{_parting(text, '', '(?s:.*)')}/"
+
+
+def _parting(text: str, also_not: str, behind: str) -> str:
+    """A regex for what follows, a part of the text at most before it goes another way."""
+    found = ""
+    for char in reversed(text):
+        longer = f"|{as_regex(char)}{found}" if found else ""
+        found = f"(?:[^{also_not}{as_regex(char)}]{behind}{longer})?"
+    return found
 
 
 def as_regex(text: str) -> str:

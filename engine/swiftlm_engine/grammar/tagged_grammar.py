@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from swiftlm_engine.grammar.lark import GrammarBuilder, Schema, part_of
-from swiftlm_engine.grammar.raw_strings import as_regex, either, terminal_of, without
+from swiftlm_engine.grammar.raw_strings import either, not_beginning, terminal_of, without
 from swiftlm_engine.text.chat import ToolSpec
 from swiftlm_engine.text.tools.schema import (
     Alternative,
@@ -29,16 +29,15 @@ _NUMBER = {
     "integer": r"/-?(0|[1-9][0-9]{0,18})/",
     "number": r"/-?(0|[1-9][0-9]{0,18})(\.[0-9]{1,17})?/",
 }
-# What readers take a raw text for, where the schema allows that type.
-_TAKEN = {
-    "null": r"/\s*(null|none)\s*/i",
-    "boolean": r"/\s*(true|false)\s*/i",
-    "integer": r"/\s*-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\s*/",
-    "array": r"/\s*[\[{(](?s:.*)/",
+# The texts that readers do not take for a type, where the schema allows it.
+_NOT_TAKEN = {
+    "null": r"~/\s*(null|none)\s*/i",
+    "boolean": r"~/\s*(true|false)\s*/i",
+    "integer": r"~/\s*-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\s*/",
+    "array": r"/\s*([^\s\[{(](?s:.*))?/",
 }
-_TAKEN |= {"number": _TAKEN["integer"], "object": _TAKEN["array"]}
-_NUMBER_BEGINS = r"/\s*[-0-9](?s:.*)/"
-MAX_EXACT = 256
+_NOT_TAKEN |= {"number": _NOT_TAKEN["integer"], "object": _NOT_TAKEN["array"]}
+_NO_NUMBER_BEGINS = r"/\s*([^\s0-9-](?s:.*))?/"
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 
@@ -141,7 +140,7 @@ class _Value:
         if not is_string:
             return f"{head} {self._json([one.kind for one in group])}"
         bodies = [terminal_of(one) for one in group]
-        return f"{head} {self._text(bodies, any(map(_is_long, group)))}"
+        return f"{head} {self._text(bodies)}"
 
     def of(self, found: Sequence[Alternative]) -> str:
         strings = [one for one in found if one.kind == "string"]
@@ -156,7 +155,7 @@ class _Value:
             misread |= taken
         written = [self._raw(one, misread, apart) for one in strings]
         written += [_simple(one) for one in others if one.kind not in apart]
-        text = self._text(written, any(map(_is_long, strings)))
+        text = self._text(written)
         return f"({text} | {self._json(sorted(apart))})" if apart else text
 
     def _raw(self, one: Alternative, misread: set[str], apart: set[str]) -> str:
@@ -164,21 +163,24 @@ class _Value:
 
         Those that are listed, a reader knows."""
         if one.values is not None:
-            return either(json.dumps(self._word(str(v)), ensure_ascii=False) for v in one.values)
+            words = [self._word(str(v)) for v in one.values]
+            for word in words:
+                self._check_word(word)
+            return either(json.dumps(word, ensure_ascii=False) for word in words)
         trimmed = self.tags.style is ValueStyle.CDATA and not one.is_free
         body = f"({terminal_of(one, trimmed)})"
         for kind in sorted(misread):
-            body += f" & ~{_TAKEN[kind]}"
+            body += f" & {_NOT_TAKEN[kind]}"
         if not one.is_free:
             body += self._kept
         # The first character has to tell a text from JSON.
-        return body + (f" & ~{_NUMBER_BEGINS}" if apart & set(_NUMBERS) else "")
+        return body + (f" & {_NO_NUMBER_BEGINS}" if apart & set(_NUMBERS) else "")
 
     @property
     def _kept(self) -> str:
         """Nothing at an end that a reader would take off, which would leave another text."""
         if self.tags.style is ValueStyle.CDATA:  # and no white space at an end: see `trimmed`
-            return rf" & ~/{as_regex(_CDATA)}(?s:.*)/"
+            return f" & {not_beginning(_CDATA)}"
         if self.tags.style is not ValueStyle.WRAPPED:
             return ""
         return r" & /((?s:.*)[^\n])?/" if self._on_own_lines else r" & /([^\n](?s:.*))?/"
@@ -195,10 +197,22 @@ class _Value:
         wraps = self.tags.style is ValueStyle.WRAPPED and not self._on_own_lines
         return f"\n{word}\n" if wraps and word.startswith("\n") else word
 
-    def _text(self, bodies: Sequence[str], is_long: bool = False) -> str:
-        """`is_long`: lengths that are far away and exceptions together are too much to compute."""
-        controlled = self.builder.has_control(self.tags.param_end)
-        body = without(either(bodies), () if controlled or is_long else self.tags.avoid)
+    def _check_word(self, word: str) -> None:
+        """Raises CannotHold where a reader would find the end of the value inside."""
+        if self.builder.has_control(self.tags.param_end):
+            return
+        for tag in (self.tags.param_end, *self.tags.avoid):
+            inside = tag in word or (self._on_own_lines and word.startswith(tag[1:]))
+            if inside:
+                raise CannotHold(f"a listed value holds '{tag.strip()}', a tag of this model")
+
+    def _text(self, bodies: Sequence[str]) -> str:
+        body = either(bodies)
+        if not self.builder.has_control(self.tags.param_end):
+            # The end tag too: where a text has a least length, an early one would not end it.
+            body = without(body, (self.tags.param_end, *self.tags.avoid))
+            if self._on_own_lines:  # the line break before it is the tag's
+                body += "".join(f" & {not_beginning(a[1:])}" for a in self.tags.avoid)
         if self._on_own_lines:
             body = rf"({body}) /\n?/"
         text = self.builder.text_until(self.tags.param_end, body)
@@ -208,11 +222,6 @@ class _Value:
         part = self.builder.schema(part_of(self.schema, self.root, only))
         end = self.tags.param_end + self.tags.after
         return f"{part} {self.builder.literal(chr(10) * self._on_own_lines + end)}"
-
-
-def _is_long(one: Alternative) -> bool:
-    bounds = [*one.keyword("minLength"), *one.keyword("maxLength")]
-    return any(isinstance(bound, int) and bound > MAX_EXACT for bound in bounds)
 
 
 def _needs_json(one: Alternative) -> bool:

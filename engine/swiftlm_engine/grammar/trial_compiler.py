@@ -18,9 +18,9 @@ from typing import BinaryIO
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-# Ten times what llguidance allows a step: bounded texts with exceptions need it once, at their
-# first token.
-LIMITS = LLParserLimits(step_lexer_fuel=2_000_000)
+# Many times what llguidance allows: bounded texts with exceptions need it once, when they are
+# compiled and at their first token.
+LIMITS = LLParserLimits(initial_lexer_fuel=20_000_000, step_lexer_fuel=2_000_000)
 LENGTH_BYTES = 8
 DEADLINE_S = 5
 DONE = b"\1"

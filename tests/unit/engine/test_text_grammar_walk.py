@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import jsonschema
 import pytest
 from grammar_bench import CALLS, Bench, bench_of
-from parser_fixtures import Answer
+from parser_fixtures import Answer, PieceTexts
 from pydantic import BaseModel, Field
 
 from swiftlm_engine.grammar.constraint import ForcedCall, GrammarRefused
@@ -107,6 +107,7 @@ SCHEMAS: dict[str, dict[str, object]] = {
     "pattern": one({"type": "string", "pattern": "^[a-c]{2}$"}),
     "pattern inside": one({"type": "string", "pattern": "a/b|^c", "maxLength": 9}),
     "lengths": one({"type": "string", "minLength": 2, "maxLength": 3}),
+    "at least": one({"type": "string", "minLength": 9}),
     "long": one({"type": "string", "minLength": 1, "maxLength": 65536}),
     "date": one({"type": "string", "format": "date"}),
     "uuid or null": one({"anyOf": [{"type": "string", "format": "uuid"}, {"type": "null"}]}),
@@ -152,7 +153,8 @@ REFUSALS = {
 NAMES = ("get-weather", "srv.get", "srv:get", "srv/get", "0get", "x" * 64)
 NASTY = (
     "null", "None", "true", " 5", "1e9", "-0", "{}", "[1]", "(1,)", "</parameter>",
-    "\n<parameter=a>",
+    "\n<parameter=a>", "<parameter=a>", '"</parameter></function>', "</param></function>",
+    '"</parameter></invoke>', '"</longcat_arg_value></longcat_tool_call>', '"</arg_value>',
     "\n</function>", "</arg_value>", "</tool_call>", "</invoke>", "</param>", "<![CDATA[", "]]>",
     " x ", "\n", '"', "'", "\\", "<escape>", "é€", "😀", ", b=", "**", "ab", "x", "red",
     "2024-01-01",
@@ -228,11 +230,20 @@ def _weights(bench: Bench) -> dict[int, float]:
 
 
 def read_back(bench: Bench, ids: list[int], tools: tuple[ToolSpec, ...]) -> Answer:
+    detokenizer = bench.texts.start()
+    pieces = [*(detokenizer.push(token_id) for token_id in ids), detokenizer.flush()]
+    streamed, whole = _read(bench, pieces, tools), _read(bench, ["".join(pieces)], tools)
+    assert [call[1:] for call in streamed.calls] == [call[1:] for call in whole.calls]
+    assert streamed.content == whole.content
+    return streamed
+
+
+def _read(bench: Bench, pieces: list[str], tools: tuple[ToolSpec, ...]) -> Answer:
     options = OutputOptions(tools=tools, tool_mode=ToolMode.FORCED, parallel_tool_calls=False)
-    parser = OutputParser(bench.texts, options, bench.format)
+    parser = OutputParser(PieceTexts(pieces), options, bench.format)
     answer = Answer()
-    for token_id in ids:
-        answer.add(parser.push(token_id))
+    for at in range(len(pieces)):
+        answer.add(parser.push(at))
     answer.add(parser.finish(TextFinish.STOP))
     return answer
 
@@ -273,6 +284,20 @@ def test_what_a_grammar_lets_through_is_read_back_and_valid(family: str, label: 
 @pytest.mark.parametrize(("family", "label"), EVERY)
 def test_what_every_grammar_lets_through_is_read_back_and_valid(family: str, label: str) -> None:
     check(family, "look", SCHEMAS[label], range(12))
+
+
+def test_a_text_of_thousands_of_characters_is_held_with_its_exceptions() -> None:
+    far = one({"type": "string", "minLength": 2000, "maxLength": 70000})
+    for family in ("qwen", "minimax", "minicpm", "dsml", "function_gemma"):
+        bench_for(family).compiler.start(ForcedCall((ToolSpec("look", "", far),)), thinks=False)
+
+
+@pytest.mark.parametrize("family", ["qwen", "minimax", "minicpm"])
+def test_a_listed_text_with_a_tag_of_the_family_is_refused(family: str) -> None:
+    text = {"qwen": "a\n</function>", "minimax": "</parameter>", "minicpm": "</param>"}[family]
+    tools = (ToolSpec("look", "", one({"enum": ["x", text]})),)
+    with pytest.raises(GrammarRefused, match=r"property 'a': a listed value holds '</"):
+        bench_for(family).compiler.start(ForcedCall(tools), thinks=False)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

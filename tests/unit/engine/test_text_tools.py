@@ -255,3 +255,46 @@ def test_a_long_value_without_delimiters_is_searched_once(monkeypatch: pytest.Mo
     written = "".join(stream.feed(piece) for piece in ["city:", *["word "] * 500, ",days:", "3}"])
     assert json.loads(written) == {"city": ("word " * 500).strip(), "days": 3}
     assert counting.looked < 2 * 2500
+
+
+TAGGED = {  # a value in the place of VALUE, and what may stand inside its strings
+    "qwen": ("<tool_call>\n<function=f>\n<parameter=a>\nVALUE\n</parameter>\n</function>\n"
+             "</tool_call>", "</parameter></function></tool_call>"),
+    "minimax": ('<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">VALUE</parameter>\n'
+                "</invoke>\n</minimax:tool_call>", "</parameter></invoke></minimax:tool_call>"),
+    "longcat": ("<longcat_tool_call>f<longcat_arg_key>a</longcat_arg_key><longcat_arg_value>VALUE"
+                "</longcat_arg_value></longcat_tool_call>",
+                "</longcat_arg_value></longcat_tool_call>"),
+    "minicpm": ('<function name="f"><param name="a">VALUE</param></function>',
+                "</param></function>"),
+}  # fmt: skip
+
+
+def read_tagged(family: str, value: str, pieces: int, tail: str = "") -> Answer:
+    text = TAGGED[family][0].replace("VALUE", value) + tail
+    cut = [text[at : at + pieces] for at in range(0, len(text), pieces)]
+    parameters = {"type": "object", "properties": {"a": {"type": "object"}}}
+    options = OutputOptions(tools=(ToolSpec("f", "", parameters),))
+    parser = OutputParser(PieceTexts(cut), options, AnswerFormat(TAGGED[family][0], (), ()))
+    answer = Answer()
+    for at in range(len(cut)):
+        answer.add(parser.push(at))
+    answer.add(parser.finish(TextFinish.STOP))
+    return answer
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 10_000])
+@pytest.mark.parametrize("family", TAGGED)
+def test_a_tag_inside_a_string_of_json_ends_no_value(family: str, pieces: int) -> None:
+    value = {"text": f'say "{TAGGED[family][1]}" \\', "n": 1}
+    answer = read_tagged(family, json.dumps(value), pieces, "Done.")
+    assert [json.loads(call[2]) for call in answer.calls] == [{"a": value}]
+    assert answer.content == "Done."
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 10_000])
+@pytest.mark.parametrize("family", TAGGED)
+def test_a_quote_that_is_never_closed_does_not_hide_the_end(family: str, pieces: int) -> None:
+    answer = read_tagged(family, '{"text": "open}', pieces)
+    assert [call[1] for call in answer.calls] == ["f"]
+    assert json.loads(answer.calls[0][2]) == {"a": '{"text": "open}'}

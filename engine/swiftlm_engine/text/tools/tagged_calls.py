@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 
 from swiftlm_engine.text.emitter import Emitter
-from swiftlm_engine.text.markers import first_marker, held_length, unmarked
+from swiftlm_engine.text.markers import MARK, first_marker, held_length, unmarked
 from swiftlm_engine.text.tools.json_stream import JsonStream
 from swiftlm_engine.text.tools.tagged_value import TaggedValue, ValueStyle, quoted
 from swiftlm_engine.text.tools.values import Properties
@@ -71,6 +72,10 @@ class TaggedCallsReader:
         self._value = TaggedValue(None, None, syntax.style)
         self._json = JsonStream()
         self._last = False  # no more text will come
+        self._new_value = partial(TaggedValue, None, None, syntax.style)
+        self._value_at = 0  # where in `_raw` the value begins
+        self._quoted_end = False  # a tag that would have ended it stood in a string of JSON
+        self._trusts_quotes = True
 
     def feed(self, text: str) -> str | None:
         self._held += text
@@ -94,6 +99,8 @@ class TaggedCallsReader:
             return
         self._last = True
         rest = self.feed("")
+        while rest is None and self._at is _At.VALUE and self._quoted_end:
+            rest = self._read_again()
         if rest is not None:
             self._emitter.content(rest)
             return
@@ -211,7 +218,10 @@ class TaggedCallsReader:
         self._at = _At.VALUE
         kind = match.groupdict().get("kind")
         types, words = self._properties.types(key), self._properties.words(key)
-        self._value = TaggedValue(types, kind, self._syntax.style, words)
+        self._new_value = partial(TaggedValue, types, kind, self._syntax.style, words)
+        self._value = self._new_value()
+        self._value_at = len(self._raw)
+        self._quoted_end, self._trusts_quotes = False, True
         if key in self._keys:
             self._value.muted = True  # the first of two counts
             return
@@ -226,12 +236,29 @@ class TaggedCallsReader:
             self._at = _At.CALL
         return None
 
+    def _read_again(self) -> str | None:
+        """The value's quotes were not closed: its first end tag counts after all."""
+        muted = self._value.muted
+        self._held = self._raw[self._value_at :] + self._held
+        self._raw = self._raw[: self._value_at]
+        self._value = self._new_value()
+        self._value.muted = muted
+        self._quoted_end, self._trusts_quotes = False, False
+        return self.feed("")
+
     def _value_end(self) -> tuple[int, int, bool]:
         """How much is value, how long its end tag is, and whether it is over."""
         enders = self._enders()
+        quotes, read = self._value.quotes, 0
         position = 0
         while (found := first_marker(self._held, enders, position)) is not None:
             position, marker = found
+            quotes.feed(self._held[read:position])
+            read = position
+            if quotes.are_open and self._trusts_quotes and MARK not in marker:
+                self._quoted_end = True
+                position += 1
+                continue
             ends = self._ends_value(marker, position)
             if ends is None:
                 return position, 0, False
@@ -254,6 +281,9 @@ class TaggedCallsReader:
         syntax = self._syntax
         after = self._held[position + len(marker) :].lstrip()
         if marker == syntax.param_close:
+            if after.startswith(syntax.param_start) and syntax.param_start[-1].isalpha():
+                behind = after[len(syntax.param_start) :]
+                return not behind[0].isalpha() if behind else self._last or None
             return self._follows(after, syntax.param_start, syntax.call_close, syntax.section_end)
         if marker.endswith(syntax.call_close):
             # The value was not closed; that is beyond doubt only where the call ends too.

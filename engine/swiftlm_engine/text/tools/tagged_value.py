@@ -2,11 +2,13 @@
 
 import json
 import re
+from copy import copy
 from enum import Enum, auto
 
 from swiftlm_engine.text.markers import unmarked
 from swiftlm_engine.text.tools.values import json_literal, json_value
 
+QUOTE = re.compile(r'\\.|"|\\$', re.DOTALL)
 ONLY_STRING = frozenset({"string"})
 CDATA = re.compile(r"\s*<!\[CDATA\[(.*?)\]\]>\s*", re.DOTALL)
 
@@ -16,6 +18,33 @@ class ValueStyle(Enum):
     WRAPPED = auto()  # a line break on both sides is markup
     LITERAL = auto()  # raw strings; anything else was written as JSON, whatever the schema
     CDATA = auto()  # a string that needs it stands in a CDATA block
+
+
+class Quotes:
+    """Follows JSON that begins with one of `openers`: a tag inside a string of it is text."""
+
+    def __init__(self, openers: str) -> None:
+        self.are_open = False
+        self._openers = openers
+        self._begun = False
+        self._escape = ""  # a backslash at the end of what was fed
+
+    def feed(self, text: str) -> None:
+        if not self._begun:
+            text = text.lstrip()
+            if not text:
+                return
+            self._begun = True
+            if text[0] not in self._openers:
+                self._openers = ""
+        if not self._openers:
+            return
+        text, self._escape = self._escape + text, ""
+        for match in QUOTE.finditer(text):
+            if match[0] == '"':
+                self.are_open = not self.are_open
+            elif match[0] == "\\":
+                self._escape = match[0]
 
 
 class TaggedValue:
@@ -35,13 +64,21 @@ class TaggedValue:
         by_schema = kind is None and types == ONLY_STRING and style is not ValueStyle.CDATA
         by_schema = by_schema and not words
         self._streams = by_kind or by_schema
+        literal = kind is not None or (style is ValueStyle.LITERAL and types is None)
+        self._quotes = Quotes("" if self._streams else '{["' if literal else "{[")
         self._begun = False
         self._unwraps = False
         self._text = ""
 
+    @property
+    def quotes(self) -> "Quotes":
+        """Where the value is JSON: whether its text so far ends inside a string."""
+        return copy(self._quotes)
+
     def push(self, text: str, over: bool) -> str:
         """JSON text; what is not returned yet comes with a later piece."""
         self._text += text
+        self._quotes.feed(text)
         if self.muted or (not self._text and not over):
             return ""
         begins, self._begun = not self._begun, True
