@@ -21,7 +21,7 @@ from scripted_backend import EMBEDDER, MODEL, ScriptedBackend, calls, serve, too
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
-from swiftlmd.http import api
+from swiftlmd.http import admin_operations
 from swiftlmd.http.app import make_app
 from swiftlmd.http.openapi import ROUTE_TABLE, document
 
@@ -41,7 +41,7 @@ def answering(service: Any) -> Any:
             yield answer()
 
         streams = handler.cardinality.server_streaming
-        setattr(service, api.operation_name(path), replies if streams else reply)
+        setattr(service, admin_operations.operation_name(path), replies if streams else reply)
     return service
 
 
@@ -222,7 +222,7 @@ def test_the_document_is_served_and_names_whatever_is_routed(port):
         for route in APP.router.routes()
         if route.resource is not None and route.method != "HEAD"
     }
-    assert {("/v1/answers/{key}", "get"), ("/pair", "post"), ("/api/add_key", "post")} <= routed
+    assert {("/v1/answers/{key}", "get"), ("/pair", "post"), ("/admin/add_key", "post")} <= routed
     assert {(path, method) for path, found in paths.items() for method in found} == routed
     operations = [op["operationId"] for path in paths.values() for op in path.values()]
     assert len(set(operations)) == len(operations)

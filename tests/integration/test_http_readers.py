@@ -1,4 +1,4 @@
-"""What a stream's reader sees, and what it can hold: alike for plain and kept answers and `/api`.
+"""What a stream's reader sees, and what it can hold: alike for plain and kept answers and `/admin`.
 
 One terminal event whatever happens, a bound on the bytes, and no reader that stays for ever.
 """
@@ -193,11 +193,11 @@ async def test_a_stalled_reader_of_a_kept_answer_is_dropped_and_holds_one_piece(
             await gone(server)
 
 
-async def test_a_stalled_reader_of_an_api_stream_is_dropped():
+async def test_a_stalled_reader_of_an_admin_stream_is_dropped():
     admin = Talkative()
     async with (
         serve(options=STALLING, admin=admin) as server,
-        stalled(server, "POST /api/watch_status", "{}"),
+        stalled(server, "POST /admin/watch_status", "{}"),
         asyncio.timeout(4),
     ):
         while not admin.watching:  # noqa: ASYNC110 - no event for it
@@ -281,12 +281,12 @@ async def test_a_stalled_reader_is_dropped_after_its_own_limit_not_after_a_comme
 @pytest.mark.parametrize(
     "error", [OSError("disk"), ServiceError(Kind.INVALID, "bad"), ValueError("x")], ids=repr
 )
-async def test_an_api_stream_that_fails_ends_with_an_event_and_the_connection_goes_on(error):
+async def test_an_admin_stream_that_fails_ends_with_an_event_and_the_connection_goes_on(error):
     admin = Talkative(error)
     async with serve(admin=admin) as server:
         host, port = server.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        head = f"POST /api/watch_status HTTP/1.1\r\nHost: {host}\r\nContent-Length: 2\r\n"
+        head = f"POST /admin/watch_status HTTP/1.1\r\nHost: {host}\r\nContent-Length: 2\r\n"
         get = f"GET /ready HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
         writer.write(f"{head}Content-Type: application/json\r\n\r\n{{}}{get}".encode())
         raw = await reader.read()

@@ -12,7 +12,7 @@ from scripted_backend import MODEL, serve
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.http import ApiKey, HttpOptions
-from swiftlmd.http.api import operation_name
+from swiftlmd.http.admin_operations import operation_name
 from swiftlmd.http.openapi import ROUTE_TABLE
 from swiftlmd.http.routes import Route
 from swiftlmd.http.sessions import COOKIE, IDLE_S, TOKEN_S, Sessions
@@ -111,7 +111,7 @@ async def keyed() -> AsyncIterator[Door]:
 
 
 def is_owners(route: Route) -> bool:
-    return route.name.removeprefix("api_") in OWNERS
+    return route.name.removeprefix("admin_") in OWNERS
 
 
 async def test_a_stranger_on_this_machine_uses_and_does_not_administer(unkeyed):
@@ -161,7 +161,7 @@ LOCAL_OPTIONS = [
 
 @pytest.mark.parametrize("caller", ["admin", "owner"])
 async def test_paths_environment_and_hashes_are_not_set_over_http_by_anybody(keyed, caller):
-    url, headers = keyed.url + "/api/set_config", keyed.callers[caller]
+    url, headers = keyed.url + "/admin/set_config", keyed.callers[caller]
     for key, value in LOCAL_OPTIONS:
         body = {"key": key, "value": value}
         async with keyed.http.post(url, json=body, headers=headers) as reply:
@@ -185,7 +185,9 @@ async def test_no_operation_over_http_takes_a_path(keyed, path):
         ("pull", {"model": path}),
     ]
     for name, body in bodies:
-        async with keyed.http.post(f"{keyed.url}/api/{name}", json=body, headers=headers) as reply:
+        async with keyed.http.post(
+            f"{keyed.url}/admin/{name}", json=body, headers=headers
+        ) as reply:
             assert reply.status == 403, (name, body)
     assert not keyed.asked
 
@@ -194,7 +196,7 @@ async def test_names_of_models_pass(keyed):
     headers = keyed.callers["use"]
     for name in ("smollm2-135m", "mlx-community/Qwen3-4B-4bit", "org/a.b@main"):
         body = {"model": name, "options": {"draft": "ngram"}}
-        async with keyed.http.post(keyed.url + "/api/load", json=body, headers=headers) as reply:
+        async with keyed.http.post(keyed.url + "/admin/load", json=body, headers=headers) as reply:
             assert reply.status == 200
     assert len(keyed.asked) == 3
 
@@ -209,14 +211,16 @@ async def test_names_of_models_pass(keyed):
 async def test_what_disturbs_others_is_the_owners(keyed, name, body):
     for caller, status in (("use", 403), ("admin", 200), ("owner", 200)):
         headers = keyed.callers[caller]
-        async with keyed.http.post(f"{keyed.url}/api/{name}", json=body, headers=headers) as reply:
+        async with keyed.http.post(
+            f"{keyed.url}/admin/{name}", json=body, headers=headers
+        ) as reply:
             assert reply.status == status, caller
 
 
 async def test_a_key_that_may_administer_is_made_on_this_machine_only(keyed):
     body = {"name": "x", "admin": True}
     headers = keyed.callers["admin"]
-    async with keyed.http.post(keyed.url + "/api/add_key", json=body, headers=headers) as reply:
+    async with keyed.http.post(keyed.url + "/admin/add_key", json=body, headers=headers) as reply:
         assert reply.status == 403
 
 
@@ -276,7 +280,7 @@ async def test_a_session_begins_once_by_its_address_and_ends_when_idle():
         headers = {"Cookie": f"{COOKIE}={cookie.value}"}
         for pause, status in ((0.0, 200), (IDLE_S - 1, 200), (IDLE_S - 1, 200), (IDLE_S, 403)):
             time.now += pause
-            url = server.url + "/api/reload_config"
+            url = server.url + "/admin/reload_config"
             async with http.post(url, json={}, headers=headers) as reply:
                 assert reply.status == status
         late = sessions.address(server.url.removeprefix("http://"))
@@ -303,6 +307,6 @@ def test_a_session_is_for_this_machine_alone():
 @pytest.mark.parametrize("origin", ["http://[::1", "http://", "null", "http://[", "x", "\u20ac"])
 async def test_an_origin_that_is_none_is_refused_and_never_a_failure(http, origin):
     async with serve(options=replace(KEYED, api_keys=()), admin=fake(m.AdminBase, [])) as server:
-        for path in ("/v1/models", "/x%0a2026-11-29 error forged", "/api/status"):
+        for path in ("/v1/models", "/x%0a2026-11-29 error forged", "/admin/status"):
             async with http.get(server.url + path, headers={"Origin": origin}) as reply:
                 assert reply.status in (400, 403)

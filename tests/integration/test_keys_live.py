@@ -87,10 +87,10 @@ async def test_a_device_pairs_over_the_address_that_the_network_sees():
             aiohttp.ClientSession(headers={"Content-Type": "application/json"}) as http,
         ):
             here = f"http://127.0.0.1:{home.port}"
-            async with http.post(f"{here}/api/pair_offer", data="{}") as answer:
+            async with http.post(f"{here}/admin/pair_offer", data="{}") as answer:
                 assert answer.status == 401
             trusted = {"Authorization": "Bearer trusted"}
-            async with http.post(f"{here}/api/pair_offer", data="{}", headers=trusted) as answer:
+            async with http.post(f"{here}/admin/pair_offer", data="{}", headers=trusted) as answer:
                 offer = await answer.json()
             given = {"token": offer["token"], "name": "phone"}
             async with http.post(f"{offer['url']}/pair", json=given) as answer:

@@ -74,7 +74,7 @@ async def test_the_network_gets_https_and_this_machine_plain_http(tmp_path: Path
 
 async def offered(url: str, headers: dict[str, str]) -> dict[str, str]:
     session = aiohttp.ClientSession(headers=headers)
-    async with session as http, http.post(f"{url}/api/pair_offer", json={}) as reply:
+    async with session as http, http.post(f"{url}/admin/pair_offer", json={}) as reply:
         found: dict[str, str] = await reply.json()
         return found
 

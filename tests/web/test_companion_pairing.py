@@ -113,7 +113,7 @@ async def test_an_encrypted_network_page_says_what_a_device_must_trust(page, adm
         await page.get_by_text(fingerprint(authority.file)).wait_for()
 
 
-@pytest.mark.parametrize("path", ["/api/status", "/api/add_key", "/api/pair_offer", "/pair"])
+@pytest.mark.parametrize("path", ["/admin/status", "/admin/add_key", "/admin/pair_offer", "/pair"])
 @pytest.mark.parametrize(
     ("headers", "status"),
     [

@@ -19,7 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.http import access_log, api
+from swiftlmd.http import access_log, admin_operations
 from swiftlmd.http import web as companion
 from swiftlmd.http.channel import deliver
 from swiftlmd.http.context import CONTEXT, GUARD, RECORD, AppContext, RequestLog
@@ -75,7 +75,7 @@ def make_app(
 ) -> web.Application:
     """Raises ValueError for options that must not be served (`HttpOptions.check`).
 
-    `admin` and `store` add `/api`, their operations.
+    `admin` and `store` add `/admin`, their operations.
     """
     options.check()
     app = web.Application(middlewares=[_observe, _protect], client_max_size=options.max_body_bytes)
@@ -124,7 +124,9 @@ def _add(router: web.UrlDispatcher, route: Route) -> None:
 def _routes(
     options: HttpOptions, admin: m.AdminBase | None, store: m.StoreBase | None
 ) -> tuple[Route, ...]:
-    operations = [route for service in (admin, store) if service for route in api.routes(service)]
+    operations = [
+        route for service in (admin, store) if service for route in admin_operations.routes(service)
+    ]
     if admin is not None and options.web:
         operations += Pairing(admin).routes()
     return (*ROUTES, OPENAPI, *operations, *(_PAGE if options.web else ()))
@@ -193,7 +195,7 @@ async def _observe(request: web.Request, handler: Handler) -> web.StreamResponse
     )
     parts = request.app[CONTEXT]
     # The page's own streams last as long as the page is open: a drain does not wait for those.
-    waited_for = nullcontext() if record.route.startswith("api_") else parts.exchanges.under_way()
+    waited_for = nullcontext() if record.route.startswith("admin_") else parts.exchanges.under_way()
     started_at = time.monotonic()
     status = 0
     with waited_for:
@@ -248,8 +250,8 @@ async def _answer(request: web.Request, handler: Handler, record: RequestLog) ->
 
 @web.middleware
 async def _protect(request: web.Request, handler: Handler) -> web.StreamResponse:
-    if request.method == "POST" and request.path.startswith("/api/"):
-        api.refuse_foreign_pages(request)  # told before what the caller may do
+    if request.method == "POST" and request.path.startswith("/admin/"):
+        admin_operations.refuse_foreign_pages(request)  # told before what the caller may do
     route = request.app[SCOPES].get(request.match_info.route.name or "", Scope.USE)
     caller = request.app[GUARD].check(request, route)
     record = request[RECORD]

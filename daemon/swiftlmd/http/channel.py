@@ -1,7 +1,7 @@
 """The one way to a client that reads a stream: opened by the first write, in pieces, with comments
 while nothing happens, and ended for a reader that takes nothing any more.
 
-Every stream goes through it: plain and kept answers, and the operations of `/api`. So one stalled
+Every stream goes through it: plain and kept answers, and the operations of `/admin`. So one stalled
 reader holds at most a piece and the socket's buffers, and not for longer than `stall_s`.
 """
 

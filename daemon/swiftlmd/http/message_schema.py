@@ -1,4 +1,4 @@
-"""JSON schemas of the services' messages, as `/api` takes them: for the OpenAPI document."""
+"""JSON schemas of the services' messages, as `/admin` takes them: for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import betterproto2
 
 Json = dict[str, Any]  # Any: JSON
 
-# No field of the services is negative (`api.parse`).
+# No field of the services is negative (`admin_operations.parse`).
 _PLAIN: dict[type, Json] = {
     str: {"type": "string"},
     bool: {"type": "boolean"},

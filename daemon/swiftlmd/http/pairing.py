@@ -1,6 +1,6 @@
 """Pairing: a device of the local network gets an API key of its own for a one-time token.
 
-`POST /api/pair_offer` makes the token, which the page shows as a QR code on a screen that is
+`POST /admin/pair_offer` makes the token, which the page shows as a QR code on a screen that is
 already trusted; `POST /pair`, the one call that needs no key, exchanges it. A token is good once
 and for five minutes, only the newest counts, and guesses are few.
 """
@@ -19,7 +19,7 @@ from aiohttp import web
 
 from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError, from_fault
-from swiftlmd.http.api import refuse_foreign_pages
+from swiftlmd.http.admin_operations import refuse_foreign_pages
 from swiftlmd.http.certificates import fingerprint
 from swiftlmd.http.context import CONTEXT, GUARD
 from swiftlmd.http.errors import invalid
@@ -96,8 +96,8 @@ class Pairing:
     def routes(self) -> Iterator[Route]:
         yield Route(
             "POST",
-            "/api/pair_offer",
-            "api_pair_offer",
+            "/admin/pair_offer",
+            "admin_pair_offer",
             self.offer,
             "A token to pair with",
             scope=Scope.ADMIN,

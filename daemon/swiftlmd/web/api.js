@@ -28,7 +28,7 @@ async function send(method, path, body, signal, more = {}) {
 export const CHANGED = "swiftlm-changed";
 export const changed = () => dispatchEvent(new Event(CHANGED));
 
-export const call = async (name, body = {}) => (await send("POST", `/api/${name}`, body)).json();
+export const call = async (name, body = {}) => (await send("POST", `/admin/${name}`, body)).json();
 
 async function* lines(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -50,7 +50,7 @@ function parsed(line) {
 }
 
 export async function* operation(name, body, signal) {
-  for await (const line of lines(await send("POST", `/api/${name}`, body, signal))) {
+  for await (const line of lines(await send("POST", `/admin/${name}`, body, signal))) {
     yield parsed(line);
   }
 }

@@ -1,6 +1,6 @@
-"""`/api/...`: the Admin service, and some of the Store service, as JSON for our own web page.
+"""`/admin/...`: the Admin service, and some of the Store service, as JSON for our own web page.
 
-`POST /api/load {"model": "x"}` is the Admin service's `Load`; a streamed reply comes as
+`POST /admin/load {"model": "x"}` is the Admin service's `Load`; a streamed reply comes as
 server-sent events. Only our own pages may call it from a browser: configured CORS origins are
 for the model dialects.
 """
@@ -118,8 +118,8 @@ def routes(service: m.AdminBase | m.StoreBase) -> Iterable[Route]:
         )
         yield Route(
             "POST",
-            f"/api/{name}",
-            f"api_{name}",
+            f"/admin/{name}",
+            f"admin_{name}",
             operation.answer,
             f"For the web page: {name}",
             message=operation.request_type,
@@ -141,7 +141,7 @@ def refuse_foreign_pages(request: web.BaseRequest) -> None:
     if foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
         raise ServiceError(
             Kind.INVALID,
-            "/api is for the page that this service serves itself",
+            "/admin is for the page that this service serves itself",
             code="origin_not_allowed",
             status=403,
         )

@@ -1,4 +1,4 @@
-"""`/api`: the Admin service over HTTP, for our own page and nobody else's."""
+"""`/admin`: the Admin service over HTTP, for our own page and nobody else's."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def server():
 
 
 async def test_a_reply_is_json_with_names_and_whole_numbers(http, server):
-    async with http.post(server.url + "/api/status", json={}) as reply:
+    async with http.post(server.url + "/admin/status", json={}) as reply:
         body = await reply.json()
     assert body["version"] == "1"
     assert body["models"][0]["state"] == "ready"
@@ -66,7 +66,7 @@ async def test_progress_comes_as_events(http):
     admin = FakeAdmin()
     async with serve(admin=admin) as server:
         body = {"model": "x", "options": {"context": 4096, "kv": "k8v3"}, "pin": True}
-        async with http.post(server.url + "/api/load", json=body) as reply:
+        async with http.post(server.url + "/admin/load", json=body) as reply:
             raw = (await reply.read()).decode()
     events = [json.loads(line[6:]) for line in raw.splitlines() if line]
     assert [event["stage"] for event in events] == ["weights", "ready"]
@@ -78,7 +78,7 @@ async def test_progress_comes_as_events(http):
 async def test_leaving_the_page_ends_a_watch(http):
     admin = FakeAdmin()
     async with serve(admin=admin) as server:
-        async with http.post(server.url + "/api/watch_status", json={}) as reply:
+        async with http.post(server.url + "/admin/watch_status", json={}) as reply:
             await reply.content.readline()
         async with asyncio.timeout(5):
             await admin.left.wait()
@@ -86,13 +86,13 @@ async def test_leaving_the_page_ends_a_watch(http):
 
 
 async def test_faults_and_refusals_are_http_errors(http, server):
-    async with http.post(server.url + "/api/unload", json={"model": "x"}) as reply:
+    async with http.post(server.url + "/admin/unload", json={"model": "x"}) as reply:
         assert reply.status == 429
         assert (await reply.json())["error"]["message"] == "two requests are running"
-    async with http.post(server.url + "/api/get_config", json={}) as reply:
+    async with http.post(server.url + "/admin/get_config", json={}) as reply:
         assert reply.status == 400
         assert (await reply.json())["error"]["message"] == "no such key"
-    async with http.post(server.url + "/api/plan", json={}) as reply:
+    async with http.post(server.url + "/admin/plan", json={}) as reply:
         assert reply.status == 501
 
 
@@ -113,7 +113,7 @@ async def test_faults_and_refusals_are_http_errors(http, server):
 )
 async def test_a_body_that_is_no_message_is_a_400(http, server, body):
     headers = {"Content-Type": "application/json"}
-    async with http.post(server.url + "/api/load", data=body, headers=headers) as reply:
+    async with http.post(server.url + "/admin/load", data=body, headers=headers) as reply:
         assert reply.status == 400, await reply.text()
 
 
@@ -121,7 +121,7 @@ async def test_other_pages_may_not_even_when_they_may_chat(http):
     page = "http://localhost:3000"
     options = HttpOptions(port=0, cors_origins=(page,))
     async with serve(options=options, admin=FakeAdmin()) as server:
-        url = server.url + "/api/status"
+        url = server.url + "/admin/status"
         for headers in ({"Origin": page}, {"Sec-Fetch-Site": "cross-site"}):
             async with http.post(url, json={}, headers=headers) as reply:
                 assert reply.status == 403
@@ -136,18 +136,18 @@ async def test_a_key_is_needed_where_keys_are_set(http):
     digest = hashlib.sha256(b"k").hexdigest()
     options = HttpOptions(port=0, api_key_hashes=(digest,))
     async with serve(options=options, admin=FakeAdmin()) as server:
-        async with http.post(server.url + "/api/status", json={}) as reply:
+        async with http.post(server.url + "/admin/status", json={}) as reply:
             assert reply.status == 401
         headers = {"x-api-key": "k"}
-        async with http.post(server.url + "/api/status", json={}, headers=headers) as reply:
+        async with http.post(server.url + "/admin/status", json={}, headers=headers) as reply:
             assert reply.status == 200
 
 
 async def test_answers_are_asked_for_where_every_client_does(http, server):
-    async with http.post(server.url + "/api/generate", json={}) as reply:
+    async with http.post(server.url + "/admin/generate", json={}) as reply:
         assert reply.status == 404
 
 
 async def test_without_an_admin_service_there_is_no_api(http):
-    async with serve() as server, http.post(server.url + "/api/status", json={}) as reply:
+    async with serve() as server, http.post(server.url + "/admin/status", json={}) as reply:
         assert reply.status == 404
