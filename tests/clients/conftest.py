@@ -28,6 +28,7 @@ PACKAGES = {
     "LiteLLM": "litellm",
     "OpenAI Agents": "openai-agents",
     "smolagents": "smolagents",
+    "ollama": "ollama",
     "Claude Code": "@anthropic-ai/claude-code",
     "Codex CLI": "@openai/codex",
     "OpenCode": "opencode-ai",

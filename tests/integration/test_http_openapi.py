@@ -177,7 +177,8 @@ def test_no_request_ends_in_a_server_error_or_a_hang(port):
         status, raw = exchange(port, route.method, path, body)
         assert status < 500, (route.method, path, body, raw)
         if status >= 400:
-            assert json.loads(raw)["error"]["message"], (path, body)
+            error = json.loads(raw)["error"]  # Ollama's is the text alone
+            assert error if path.startswith("/api/") else error["message"], (path, body)
         seen[status] += 1
     assert seen[200] > NUM_REQUESTS / 20, f"the generator never makes a good request: {seen}"
     assert seen[400] > NUM_REQUESTS / 20, f"the generator never makes a bad request: {seen}"

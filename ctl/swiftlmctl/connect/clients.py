@@ -176,6 +176,20 @@ def _open_webui(service: Service) -> str:
     )
 
 
+def _ollama(service: Service) -> str:
+    """Programs that speak Ollama's API ask for its address only."""
+    inside = service.address.replace("127.0.0.1", "host.docker.internal")
+    return (
+        f"OLLAMA_HOST={service.address}\n"
+        f"OLLAMA_BASE_URL={service.address}\n"
+        "\n"
+        "Home Assistant, Raycast, Obsidian, VS Code and others have a field for Ollama's address:\n"
+        f"{service.address}\n"
+        f"and the model {service.model}. From a container: {inside}, with swiftlm's\n"
+        'http.allowed_hosts set to ["host.docker.internal"].'
+    )
+
+
 def _json(settings: Callable[[Service], dict[str, object]]) -> Callable[[Service], str]:
     return lambda service: json.dumps(settings(service), indent=2)
 
@@ -223,6 +237,9 @@ CLIENTS: tuple[Client, ...] = (
         _aider,
         lambda service: "\n".join(f"{k}: {v}" for k, v in _aider_keys(service).items()),
         "start `aider`",
+    ),
+    Client(
+        "ollama", "any client of Ollama", "", _nothing, _ollama, "start it with this environment"
     ),
     Client("openwebui", "Open WebUI", "", _nothing, _open_webui, "start it with this environment"),
     Client(

@@ -28,6 +28,7 @@ from swiftlmd.http.generation import LEFT, client_name, client_of
 from swiftlmd.http.images import ImageLoader
 from swiftlmd.http.limits import BodyBudget, Door, Exchanges, Gate, discard_body
 from swiftlmd.http.metrics import Metrics
+from swiftlmd.http.ollama.listing import Pull, PullBody
 from swiftlmd.http.openapi import ROUTE_TABLE, openapi
 from swiftlmd.http.pairing import Pairing
 from swiftlmd.http.response_store import ResponseStore
@@ -127,6 +128,12 @@ def _routes(
     operations = [
         route for service in (admin, store) if service for route in admin_operations.routes(service)
     ]
+    if admin is not None:
+        pull = Pull(admin).answer
+        summary = "Fetch a model, as Ollama does"
+        operations.append(
+            Route("POST", "/api/pull", "ollama_pull", pull, summary, PullBody, streams=True)
+        )
     if admin is not None and options.web:
         operations += Pairing(admin).routes()
     return (*ROUTES, OPENAPI, *operations, *(_PAGE if options.web else ()))

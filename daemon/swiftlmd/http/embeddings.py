@@ -14,7 +14,7 @@ from aiohttp import web
 from pydantic import Field
 
 from swiftlm_proto import messages as m
-from swiftlmd.faults import ServiceError, from_fault
+from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.http import sampling
 from swiftlmd.http.channel import PIECE_BYTES, Channel
 from swiftlmd.http.context import CONTEXT, RECORD
@@ -33,7 +33,8 @@ class EmbeddingRequest(Body):
     input: str | list[str] | list[int] | list[list[int]]
     encoding_format: str | None = None
     dimensions: Annotated[int, Field(ge=1, le=65536)] | None = None
-    ignored: ClassVar[frozenset[str]] = frozenset({"user", "input_type", "truncate", "keep_alive"})
+    truncate: bool | str | None = None  # of other servers; off here unless it is asked for
+    ignored: ClassVar[frozenset[str]] = frozenset({"user", "input_type", "keep_alive"})
 
 
 async def embeddings(request: web.Request) -> web.StreamResponse:
@@ -42,8 +43,12 @@ async def embeddings(request: web.Request) -> web.StreamResponse:
     record = await begin(request, body.model, False)
     if body.encoding_format not in (None, "float", "base64"):
         raise unsupported("encoding_format: use float or base64", "encoding_format")
-    inputs = _inputs(body.input, parts.options.max_embedding_inputs)
-    reply = await _embedded(request, m.EmbedRequest(inputs=inputs, dimensions=body.dimensions or 0))
+    inputs = to_inputs(body.input, parts.options.max_embedding_inputs)
+    reply = await embedded(
+        request,
+        m.EmbedRequest(inputs=inputs, dimensions=body.dimensions or 0),
+        truncate=_truncates(body.truncate),
+    )
     head = {"object": "list", "model": record.model}
     usage = {"prompt_tokens": reply.prompt_tokens, "total_tokens": reply.prompt_tokens}
     vectors = [embedding.values for embedding in reply.embeddings]
@@ -85,20 +90,22 @@ def _pieces(
     yield "".join([*waiting, f'],"usage":{dumps(usage)}}}']).encode("ascii")
 
 
-async def _embedded(request: web.Request, question: m.EmbedRequest) -> m.EmbedReply:
-    """The engine's vectors; booked like a generation, however it ends."""
+async def embedded(
+    request: web.Request, question: m.EmbedRequest, *, truncate: bool = False
+) -> m.EmbedReply:
+    """The engine's vectors; booked like a generation, however it ends.
+
+    `truncate`: what is longer than the context is cut at its end instead of refused."""
     parts, record = request.app[CONTEXT], request[RECORD]
     outcome = LEFT
     try:
         with parts.gate.enter(client_of(request)), parts.metrics.in_flight():
-            reply = await parts.backend.embed(
-                record.model,
-                question,
-                request_id=record.request_id,
-                client=client_name(request),
-            )
-        if reply.fault is not None:
-            raise from_fault(reply.fault)
+            try:
+                reply = await _vectors(request, question)
+            except ServiceError as error:
+                if error.kind is not Kind.CONTEXT_TOO_LONG or not truncate:
+                    raise
+                reply = await _vectors(request, await _cut(request, question))
         record.usage = m.Usage(prompt_tokens=reply.prompt_tokens)
         outcome = OK
         return reply
@@ -109,7 +116,45 @@ async def _embedded(request: web.Request, question: m.EmbedRequest) -> m.EmbedRe
         parts.metrics.book(record, outcome)
 
 
-def _inputs(given: str | list[str] | list[int] | list[list[int]], limit: int) -> list[m.EmbedInput]:
+async def _vectors(request: web.Request, question: m.EmbedRequest) -> m.EmbedReply:
+    record = request[RECORD]
+    reply = await request.app[CONTEXT].backend.embed(
+        record.model, question, request_id=record.request_id, client=client_name(request)
+    )
+    if reply.fault is not None:
+        raise from_fault(reply.fault)
+    return reply
+
+
+async def _cut(request: web.Request, question: m.EmbedRequest) -> m.EmbedRequest:
+    """The same texts as token ids, as many of each as the context holds."""
+    backend, name = request.app[CONTEXT].backend, request[RECORD].model
+    status = await backend.status()
+    loaded = [model.loaded for model in status.models if model.model == name and model.loaded]
+    context = loaded[0].context if loaded else 0
+    inputs = []
+    for one in question.inputs:
+        ids = one.token_ids.ids if one.token_ids is not None else None
+        if ids is None:
+            asked = m.TokenizeRequest(text=one.text or "", add_special_tokens=True)
+            reply = await backend.tokenize(name, asked)
+            if reply.fault is not None:
+                raise from_fault(reply.fault)
+            ids = reply.ids
+        inputs.append(m.EmbedInput(token_ids=m.TokenIds(ids=list(ids[: context or len(ids)]))))
+    return m.EmbedRequest(inputs=inputs, dimensions=question.dimensions)
+
+
+def _truncates(given: bool | str | None) -> bool:
+    """TEI sends a switch, Cohere and others the end that is cut."""
+    if isinstance(given, str) and given.upper() not in ("NONE", "END", ""):
+        raise unsupported("truncate: use true, false, NONE or END", "truncate")
+    return given is True or (isinstance(given, str) and given.upper() == "END")
+
+
+def to_inputs(
+    given: str | list[str] | list[int] | list[list[int]], limit: int
+) -> list[m.EmbedInput]:
     if isinstance(given, str):
         listed: list[Any] = [given]  # Any: one text or one list of ids, told apart below
     elif given and isinstance(given[0], int):

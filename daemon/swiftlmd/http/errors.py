@@ -1,4 +1,4 @@
-"""Failures in the shapes that clients know: OpenAI's error object, and Anthropic's."""
+"""Failures in the shapes that clients know: OpenAI's error object, Anthropic's, Ollama's text."""
 
 from __future__ import annotations
 
@@ -71,7 +71,11 @@ def anthropic_body(error: ServiceError, request_id: str = "") -> dict[str, Any]:
 
 def error_response(request: web.BaseRequest, error: ServiceError, request_id: str) -> web.Response:
     """The answer to a request that failed before its body began."""
-    body = anthropic_body(error, request_id) if speaks_anthropic(request) else openai_body(error)
+    if request.path.startswith("/api/"):  # Ollama's
+        body: dict[str, Any] = {"error": error.message}
+    else:
+        anthropic = speaks_anthropic(request)
+        body = anthropic_body(error, request_id) if anthropic else openai_body(error)
     headers = {}
     if error.kind in _FINAL_KINDS and not isinstance(error, MemoryFull):
         headers["x-should-retry"] = "false"

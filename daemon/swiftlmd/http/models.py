@@ -43,6 +43,19 @@ async def get_model(request: web.Request) -> web.Response:
     raise ModelNotFound(asked, [model.model for model in models])
 
 
+def capabilities(model: m.ModelStatus) -> list[str]:
+    """As Ollama lists them. Any model embeds."""
+    loaded = model.loaded
+    has = {
+        "completion": True,
+        "embedding": True,
+        "vision": loaded.vision if loaded is not None else model.vision,
+        "tools": bool(loaded.tool_format) if loaded is not None else model.tools,
+        "thinking": bool(loaded and loaded.reasoning),
+    }
+    return [name for name, is_so in has.items() if is_so]
+
+
 def _entry(model: m.ModelStatus, created: float) -> dict[str, Any]:
     loaded = model.loaded
     context = loaded.context if loaded is not None else model.context

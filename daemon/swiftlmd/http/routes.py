@@ -20,6 +20,8 @@ from swiftlmd.http import (
 )
 from swiftlmd.http import tokenize as tokens
 from swiftlmd.http.messages_request import MessagesRequest
+from swiftlmd.http.ollama import embed, generate, listing
+from swiftlmd.http.ollama.requests import OllamaChat, OllamaPrompt
 from swiftlmd.http.responses_request import ResponsesRequest
 from swiftlmd.http.schema import Body
 from swiftlmd.http.security import Scope
@@ -140,6 +142,31 @@ ROUTES = (
         "forget_answer",
         resumable_streams.forget,
         "End a kept stream",
+    ),
+    Route("GET", "/api/version", "ollama_version", listing.api_version, "Ollama's version"),
+    Route("GET", "/api/tags", "ollama_tags", listing.tags, "The models, as Ollama lists them"),
+    Route("GET", "/api/ps", "ollama_ps", listing.running, "The loaded models, as Ollama does"),
+    Route("POST", "/api/show", "ollama_show", listing.show, "One model", listing.ShowBody),
+    Route(
+        "POST", "/api/chat", "ollama_chat", generate.chat, "Ollama's chat", OllamaChat, streams=True
+    ),
+    Route(
+        "POST",
+        "/api/generate",
+        "ollama_generate",
+        generate.generate,
+        "Ollama's prompts",
+        OllamaPrompt,
+        streams=True,
+    ),
+    Route("POST", "/api/embed", "ollama_embed", embed.embed, "Ollama's vectors", embed.EmbedBody),
+    Route(
+        "POST",
+        "/api/embeddings",
+        "ollama_embeddings",
+        embed.embeddings,
+        "Ollama's older vectors, of one text",
+        embed.EmbeddingsBody,
     ),
     Route("POST", "/tokenize", "tokenize", tokens.tokenize, "Text to tokens", tokens.TokenizeBody),
     Route(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
@@ -31,7 +32,8 @@ MAX_STOP_CHARS = 1024
 _CONTEXT = "the context is set at load; use `swiftlmctl load MODEL --context N`"
 _PENALTY = Field(ge=-2, le=2)
 _SHARE = Field(ge=0, le=1)
-_DURATION = re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?")
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)(ns|us|µs|ms|s|m|h|d)")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class StreamOptions(Body):
@@ -148,24 +150,27 @@ def token_id(value: int, param: str) -> int:
     return value
 
 
-def keep_alive_s(value: float | str | None) -> int | None:
-    """Seconds, "5m", "1h30m"; negative = for ever."""
+def keep_alive_s(value: int | float | str | None) -> int | None:
+    """Seconds, or a duration as Go writes them ('5m', '1h30m', '1.5h'); negative = for ever."""
     if value is None or value == "":
         return None
-    if isinstance(value, str):
-        value = _duration_s(value)
-    return -1 if value < 0 else min(int(value), MAX_COUNT)
-
-
-def _duration_s(text: str) -> float:
-    if re.fullmatch(r"-?[0-9]+", text):
-        return int(text[:12])
-    match = _DURATION.fullmatch(text.removeprefix("-"))
-    if match is None or not text:
+    seconds = _seconds(value) if isinstance(value, str) else float(value)
+    if seconds is None or not math.isfinite(seconds):
         raise invalid("keep_alive: use seconds, or a duration such as '5m'", "keep_alive")
-    hours, minutes, seconds = (int(part[:9]) if part else 0 for part in match.groups())
-    total = hours * 3600 + minutes * 60 + seconds
-    return -total if text.startswith("-") else total
+    if seconds < 0:
+        return -1
+    return min(math.ceil(seconds), MAX_COUNT)
+
+
+def _seconds(text: str) -> float | None:
+    text = text.strip()
+    sign, digits = (-1, text[1:]) if text[:1] == "-" else (1, text)
+    if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,12})?", digits):
+        return sign * float(digits)
+    pieces = _DURATION.findall(digits)
+    if not pieces or "".join(number + unit for number, unit in pieces) != digits:
+        return None
+    return sign * sum(float(number) * _UNITS[unit] for number, unit in pieces)
 
 
 def _sampling(body: Sampled) -> m.Sampling:

@@ -45,7 +45,9 @@ class Body(BaseModel):
         """The fields that were sent with a value and that nothing here reads."""
         extra = self.model_extra or {}
         known = self.ignored | self.refused.keys()
-        return [name for name, value in extra.items() if value is not None and name not in known]
+        named = [name for name, value in extra.items() if value is not None and name not in known]
+        inner = [(name, value) for name, value in self if isinstance(value, Body)]
+        return named + [f"{name}.{below}" for name, value in inner for below in value.unknown()]
 
 
 def _whole(value: Any) -> Any:  # Any: whatever JSON holds, before validation
@@ -166,10 +168,13 @@ def _is_escaped(raw: bytes, at: int) -> bool:
     return (at - before) % 2 == 1
 
 
-def _refuse(body: Body) -> None:
+def _refuse(body: Body, where: str = "") -> None:
     for name, reason in body.refused.items():
         if (body.model_extra or {}).get(name) not in _EMPTY:
-            raise unsupported(f"{name!r} is not supported: {reason}", name)
+            raise unsupported(f"'{where}{name}' is not supported: {reason}", where + name)
+    for name, value in body:
+        if isinstance(value, Body):
+            _refuse(value, f"{where}{name}.")
 
 
 def _explain(error: ValidationError, where: str = "") -> Exception:

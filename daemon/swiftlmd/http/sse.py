@@ -16,9 +16,10 @@ from aiohttp import web
 
 from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.http.channel import Channel
+from swiftlmd.http.channel import SSE_HEADERS, Channel
 from swiftlmd.http.context import CONTEXT, RECORD
 from swiftlmd.http.encoder import Encoder, waiting
+from swiftlmd.http.errors import unsupported
 from swiftlmd.http.generation import Generation
 from swiftlmd.http.resumable_streams import KEEP_HEADER, follow
 
@@ -26,14 +27,22 @@ log = logging.getLogger(__name__)
 
 
 async def stream(
-    request: web.Request, generation: Generation, encoder: Encoder
+    request: web.Request, generation: Generation, encoder: Encoder, *, content_type: str = ""
 ) -> web.StreamResponse:
-    """Answers with the events of `generation`; raises only while no byte has been sent."""
+    """Answers with the events of `generation`; raises only while no byte has been sent.
+
+    `content_type`: of a stream that is no event stream, and so has no comments."""
     if key := request.headers.get(KEEP_HEADER):
+        if content_type:
+            raise unsupported(f"{KEEP_HEADER}: only event streams are kept", KEEP_HEADER)
         answers = request.app[CONTEXT].answers
         return await follow(request, answers.begin(key, generation, encoder, request[RECORD]), 0)
     pump = _Pump(generation, encoder)
-    channel = Channel(request, pump.comment)
+    if content_type:
+        headers = {**SSE_HEADERS, "Content-Type": content_type}
+        channel = Channel(request, encoder.idle, headers)
+    else:
+        channel = Channel(request, pump.comment)
     async with channel.open():
         try:
             await pump.run(channel)

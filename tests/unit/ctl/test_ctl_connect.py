@@ -53,6 +53,15 @@ def test_connecting_twice_gives_the_same_file() -> None:
             assert client.edit(once, SERVICE) == once
 
 
+def test_a_client_of_ollama_is_told_the_address_without_v1() -> None:
+    client = named("ollama")
+    assert client is not None
+    text = client.by_hand(SERVICE)
+    assert "OLLAMA_HOST=http://127.0.0.1:5413\n" in text
+    assert "/v1" not in text
+    assert SERVICE.model in text
+
+
 def test_opencode_is_told_the_context() -> None:
     found = json.loads(edited("opencode"))
     model = found["provider"]["swiftlm"]["models"]["smollm2-135m"]

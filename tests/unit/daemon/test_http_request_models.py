@@ -128,13 +128,14 @@ async def test_stop_is_a_string_or_a_list(stop, expected):
         ("", None),
         (1e300, 2**31 - 1),
         ("999999999h", 2**31 - 1),
+        ("1.5h", 5400),
     ],
 )
 def test_keep_alive_is_seconds_or_a_duration(given, seconds):
     assert sampling.keep_alive_s(given) == seconds
 
 
-@pytest.mark.parametrize("given", ["soon", "5 m", "m", "--1", "1.5h", "\u0665m"])
+@pytest.mark.parametrize("given", ["soon", "5 m", "m", "--1", "1.5.5h", "\u0665m"])
 def test_other_durations_are_refused(given):
     with pytest.raises(ServiceError) as caught:
         sampling.keep_alive_s(given)
@@ -283,13 +284,13 @@ def test_an_error_names_the_field_and_not_the_branch_of_a_union():
 def test_the_store_is_bounded_by_bytes_and_forgets_what_was_used_longest_ago():
     store = ResponseStore(max_responses=10, max_bytes=3000)
     for name in ("a", "b", "c"):
-        store.put({"id": name, "output": ["x" * 800]}, [])
+        store.put({"id": name, "output": [{"text": "x" * 800}]}, [])
         store.get("a")
-    store.put({"id": "d", "output": ["x" * 800]}, [])
+    store.put({"id": "d", "output": [{"text": "x" * 800}]}, [])
     assert store.get("b") is None
     assert store.get("a") is not None
     assert store.size_bytes <= 3000
-    store.put({"id": "huge", "output": ["x" * 4000]}, [])
+    store.put({"id": "huge", "output": [{"text": "x" * 4000}]}, [])
     assert store.get("huge") is None
     for name in ("a", "c", "d"):
         assert store.remove(name)
