@@ -13,6 +13,7 @@ from planned_models import DENSE_8B, M4_16, M4_PRO_64
 from swiftlm_engine.brain import facts, plan
 from swiftlm_engine.brain.ledger import EntryKind
 from swiftlm_engine.brain.plan import PlanRequest, Strategy
+from swiftlm_engine.brain.plan.scratch import prefill_scratch
 
 SMALL = DENSE_8B | {"num_hidden_layers": 2, "max_position_embeddings": 2048}
 
@@ -44,6 +45,20 @@ def test_the_prefix_cache_takes_no_more_than_a_quarter_of_what_is_free(
     free = bare.available_bytes - bare.needed_bytes
     assert 0 < prefix(made).bytes <= max(free // 4, 2**20)
     assert "share of what is free" in prefix(made).note
+
+
+@pytest.mark.parametrize(
+    ("head_size", "fused"), [(64, True), (72, True), (96, True), (128, True), (192, False),
+                             (256, False), (112, False)],
+)  # fmt: skip
+def test_metal_builds_no_score_matrix_for_the_head_sizes_that_mlx_fuses(
+    tmp_path: Path, head_size: int, fused: bool
+) -> None:
+    config = SMALL | {"head_dim": head_size}
+    model = facts.read_model(write_model(tmp_path, config, decoder(config, Quant(4))))
+    settings = plan.make_plan(model, PlanRequest(), M4_PRO_64).settings
+    scores = prefill_scratch(model, settings, plan.Accelerator.METAL).scores
+    assert (scores == 0) is fused
 
 
 def test_a_checkpoint_of_400_gb_is_planned_from_its_headers(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from swiftlm_engine.brain.facts.kv import is_compressed
 from swiftlm_engine.brain.plan.machine import Accelerator
 from swiftlm_engine.brain.plan.request import AUTO_ROWS, Settings
 
-# Head sizes for which MLX's attention of many queries never builds the score matrix.
+# Head sizes for which MLX's attention of many queries never builds the score matrix. Metal (0.32.2,
+# scaled_dot_product_attention.cpp) has kernels for 192 and 256, too, but takes them only with
+# matrix units, 1,024 queries and no mask array: chunks may be shorter, windows have one.
 _FUSED = {
-    Accelerator.METAL: frozenset({64, 80, 128}),
+    Accelerator.METAL: frozenset({64, 72, 80, 96, 128}),
     Accelerator.CUDA: frozenset({64, 80, 96, 128}),
     Accelerator.CPU: frozenset[int](),
 }
@@ -99,7 +101,7 @@ def _score_bytes(
             if store.kind is LayerKind.MLA:
                 expanded = 2 * heads * facts.shape.head_size * seen * size
                 widest = max(widest, int(_SCORES_KEPT_MLA * matrix) + expanded)
-            elif store.k_dim not in fused:
+            elif store.k_dim not in fused or store.k_dim != store.v_dim:
                 kept = _SCORES_KEPT_SINKS if store.sinks else _SCORES_KEPT
                 widest = max(widest, int(kept * matrix))
     return widest
