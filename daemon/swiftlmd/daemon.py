@@ -21,6 +21,7 @@ from pathlib import Path
 from aiohttp import web
 
 from swiftlm_engine.brain.prefix_folders import PrefixFolders
+from swiftlm_proto import messages as m
 from swiftlm_proto.paths import Paths
 from swiftlmd.admin.doctor import Doctor
 from swiftlmd.admin.service import AdminService
@@ -134,6 +135,7 @@ class Daemon:
             settings=self._settings,
             memory_is_short=lambda: self._watch.level is Level.HARD,
             observe=ProcessObserver(),
+            became_ready=self._engine_reported,
         )
         self._reclaimer = EngineReclaimer(self._residency)
         self._watch = Watch(
@@ -382,6 +384,7 @@ class Daemon:
         engines = len(self._residency.pids()) - 1
         if wired := wired_without_owner(self._watch.last, engines):
             found.append(wired)
+        found += self._machine.warnings()
         found += self._preloads.warnings()
         found += self._residency.warnings()
         if self._lan is not None and self._lan.problem:
@@ -389,6 +392,10 @@ class Daemon:
         if not self._is_calm():
             found.append(f"memory is short ({self._watch.level.name.lower()} limit)")
         return found
+
+    def _engine_reported(self, loaded: m.LoadedModel) -> None:
+        if self._machine.engine_reported(loaded.device_info):
+            self._governor.set_budget(self._machine.measure_budget())
 
     def _is_calm(self) -> bool:
         return self._watch.level is Level.CALM

@@ -23,6 +23,7 @@ from swiftlmd.admin.self_check import SelfCheck, mlx_check
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines import blas
 from swiftlmd.lifecycle.instance import address
+from swiftlmd.memory.devices import parse_device_info
 
 _FOLDER_S = 10.0
 _FEW_FILES = 1024
@@ -60,7 +61,9 @@ class Doctor:
         ]
         for name in settings.models_folders:
             checks.append(await _answers(f"models in {name}", Path(name)))
-        return [self._device(await device), *checks]
+        computes = await device
+        metal = [self._metal(computes.device_info)] if self.machine().device == "metal" else []
+        return [self._device(computes), *metal, *checks]
 
     def _device(self, check: SelfCheck) -> m.DoctorCheck:
         if check.code is DaemonExit.STAY_DOWN:
@@ -69,6 +72,23 @@ class Doctor:
         if self.platform == "darwin":
             return _check("device", "fail", f"{reason}; log in at the screen and look again")
         return _check("device", "fail", reason, "sh install.sh")
+
+    def _metal(self, info: str) -> m.DoctorCheck:
+        """The limits that plans are made with against MLX's, asked for now."""
+        machine = self.machine()
+        used, mlx = machine.working_set_bytes, parse_device_info(info).working_set_bytes
+        if not used:
+            reason = (
+                "no Metal device was visible at start, so plans assume two thirds of the memory"
+            )
+            return _mac_check("Metal limits", "fail", reason, "swiftlmctl restart")
+        words = f"{machine.device_name}, working set {used / 1e9:.1f} GB"
+        if mlx is None:
+            return _mac_check("Metal limits", "warn", f"{words}; MLX does not tell its own")
+        if mlx != used:
+            reason = f"{words}, but MLX reports {mlx / 1e9:.1f} GB (iogpu.wired_limit_mb changed?)"
+            return _mac_check("Metal limits", "fail", reason, "swiftlmctl restart")
+        return _mac_check("Metal limits", "pass", f"{words}, as MLX reports it")
 
     def _memory(self) -> m.DoctorCheck:
         machine = self.machine()
@@ -96,9 +116,7 @@ class Doctor:
     def _thermal(self) -> m.DoctorCheck:
         level = self.machine().thermal
         status = "pass" if level in ("", "nominal", "moderate") else "warn"
-        check = _check("heat", status, f"thermal level {level or 'not known'}")
-        check.mac_only = True
-        return check
+        return _mac_check("heat", status, f"thermal level {level or 'not known'}")
 
     def _certificates(self, settings: Settings) -> m.DoctorCheck:
         names = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
@@ -172,3 +190,9 @@ def _folder(name: str, folder: Path) -> m.DoctorCheck:
 
 def _check(name: str, status: str, reason: str, fix: str = "") -> m.DoctorCheck:
     return m.DoctorCheck(name=name, status=status, reason=reason, fix=f"`{fix}`" if fix else "")
+
+
+def _mac_check(name: str, status: str, reason: str, fix: str = "") -> m.DoctorCheck:
+    check = _check(name, status, reason, fix)
+    check.mac_only = True
+    return check

@@ -17,11 +17,13 @@ from swiftlm_proto.paths import Paths
 from swiftlmd.config.http import http_options
 from swiftlmd.config.load import ConfigError, load
 from swiftlmd.engines.environment import engine_environment
+from swiftlmd.memory.devices import DEVICE_INFO
 
 _MLX_S = 120.0
 _ONE_PRODUCT = (
     "import mlx.core as mx, mlx_lm; a = mx.ones((4, 4)); mx.eval(a @ a); "
-    "print(mx.__version__, mx.default_device())"
+    "print(mx.__version__, mx.default_device()); "
+    f"{DEVICE_INFO}"
 )
 
 
@@ -30,6 +32,7 @@ class SelfCheck:
     name: str
     code: DaemonExit  # STAY_DOWN = passed
     detail: str
+    device_info: str = ""  # of `mlx_check`: MLX's own, as JSON
 
 
 def self_check(paths: Paths) -> int:
@@ -75,4 +78,5 @@ def mlx_check() -> SelfCheck:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return SelfCheck("mlx", DaemonExit.NO_DEVICE, last)
-    return SelfCheck("mlx", DaemonExit.STAY_DOWN, done.stdout.strip())
+    version, _, info = done.stdout.strip().partition("\n")
+    return SelfCheck("mlx", DaemonExit.STAY_DOWN, version, info)

@@ -4,7 +4,7 @@
 runs it beside the event loop.
 """
 
-from swiftlmd.memory.devices import Device, system_device
+from swiftlmd.memory.devices import Device, DeviceSource, system_device
 from swiftlmd.memory.governor import (
     Action,
     Answer,
@@ -24,6 +24,7 @@ __all__ = [
     "Answer",
     "Decision",
     "Device",
+    "DeviceSource",
     "Governor",
     "Level",
     "MemoryReadings",

@@ -5,18 +5,28 @@ Readings come from `swiftlmd.memory`; `status` shows the newest one and asks the
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from importlib import metadata
 
 import psutil
 
-from swiftlm_engine.brain.plan import BadBudget, Covers, MachineLimits, gigabytes, parse_budget
+from swiftlm_engine.brain.plan import (
+    Accelerator,
+    BadBudget,
+    Covers,
+    MachineLimits,
+    gigabytes,
+    parse_budget,
+)
 from swiftlm_proto import messages as m
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.environment import find_openblas
-from swiftlmd.memory import Device, MemoryReadings, Reading, machine_limits
+from swiftlmd.memory import Device, DeviceSource, MemoryReadings, Reading, machine_limits
 from swiftlmd.memory.thermal import Thermal
+
+log = logging.getLogger(__name__)
 
 _PRESSURE = ("normal", "warn", "critical")
 # A Mac at rest wires a few GB; a GPU that hung may leave a whole model behind.
@@ -36,7 +46,10 @@ def has_cuda_mlx() -> bool:
 
 
 class Machine:
-    """`device` was asked for once at start; `latest` is the newest reading of the watch."""
+    """`device` was asked for once at start; `latest` is the newest reading of the watch.
+
+    What an engine reports of its device replaces what the daemon read: MLX works with that.
+    """
 
     def __init__(
         self,
@@ -47,12 +60,54 @@ class Machine:
         thermal: Thermal,
     ) -> None:
         self._device = device
+        self._first = device  # as the daemon read it
         self._readings = readings
         self._latest = latest
         self._settings = settings
         self._thermal = thermal
         self._budget_bytes = 0
         self.reserve_bytes = 0  # what is left to the rest of the machine
+
+    def engine_reported(self, info: m.DeviceInfo | None) -> bool:
+        """What an engine's MLX says of the device; True when plans are made with it from now on."""
+        if self._device.accelerator is not Accelerator.METAL or info is None:
+            return False
+        if not info.working_set_bytes:
+            return False
+        found = Device(
+            Accelerator.METAL,
+            info.name or self._device.name,
+            info.working_set_bytes,
+            info.max_buffer_bytes or self._device.max_buffer_bytes,
+            DeviceSource.ENGINE,
+        )
+        before, self._device = self._device, found
+        if before.working_set_bytes == found.working_set_bytes:
+            return before.max_buffer_bytes != found.max_buffer_bytes
+        log.warning(
+            "MLX's working set is %s, plans were made with %s",
+            found.working_set_bytes,
+            before.working_set_bytes,
+        )
+        return True
+
+    def warnings(self) -> list[str]:
+        """A device that could not be read, or that the engine sees otherwise."""
+        if self._device.accelerator is not Accelerator.METAL:
+            return []
+        seen, first = self._device, self._first
+        if seen.source is DeviceSource.ASSUMED:
+            return [
+                "no Metal device is visible to the daemon or to MLX, so plans assume its limits; "
+                "log in at the screen, run `swiftlmctl restart`, then `swiftlmctl doctor`"
+            ]
+        if first.working_set_bytes is None or first.working_set_bytes == seen.working_set_bytes:
+            return []
+        return [
+            f"MLX reports a Metal working set of {gigabytes(seen.working_set_bytes or 0)}, the "
+            f"daemon read {gigabytes(first.working_set_bytes)} at its start; plans use MLX's. "
+            f"`swiftlmctl restart` reads it again"
+        ]
 
     def limits(self, *, committed_bytes: int, returning_bytes: int) -> MachineLimits:
         """A fresh reading in the planner's terms; takes milliseconds, call it in a thread."""
@@ -90,6 +145,9 @@ class Machine:
             used_bytes=sum(model.priced_bytes for model in models),
             blas=blas or str(find_openblas() or ""),
             thermal=self._thermal.level(),
+            working_set_bytes=self._device.working_set_bytes or 0,
+            max_buffer_bytes=self._device.max_buffer_bytes or 0,
+            device_source=self._device.source.value,
         )
         if reading is not None:
             status.memory_bytes = reading.total_bytes

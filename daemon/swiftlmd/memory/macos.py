@@ -70,6 +70,12 @@ class MacReadings:
     def total_bytes(self) -> int:
         return self._total
 
+    def chip_name(self) -> str:
+        """As Metal names it: `Apple M4 Pro`."""
+        text = ctypes.create_string_buffer(128)
+        known = self._sysctl("machdep.cpu.brand_string", text)
+        return text.value.decode(errors="replace") if known else ""
+
     def available_bytes(self) -> int:
         return self._available(self._pages())
 

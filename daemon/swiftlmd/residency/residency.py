@@ -88,6 +88,7 @@ class Residency:
         settings: Callable[[], Settings],
         memory_is_short: Callable[[], bool] = lambda: False,
         observe: Observe = unobserved,
+        became_ready: Callable[[m.LoadedModel], None] = lambda loaded: None,
     ) -> None:
         self._clock = clock
         self._store = store
@@ -95,6 +96,7 @@ class Residency:
         self._footprint = footprint
         self._settings = settings
         self._observe = observe
+        self._became_ready = became_ready
         self._residents: dict[str, Resident] = {}
         self._room = Evictor(clock, planner, self._residents, self._stop, memory_is_short)
         self._tasks = asyncio.TaskGroup()
@@ -352,6 +354,7 @@ class Residency:
         else:
             engine.loaded.load_s = took_s = self._clock.now() - started_at
             resident.became_ready(engine, self._clock.now())
+            self._became_ready(engine.loaded)
             resident.attending = self._tasks.create_task(self._attend(resident, engine))
             log.info("model ready model=%s pid=%d s=%.2f", resident.name, engine.pid, took_s)
             return None

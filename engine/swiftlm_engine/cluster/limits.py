@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import mlx.core as mx
 
 from swiftlm_engine.cluster.group import ProcessLimits
-from swiftlm_engine.load.device import Device
+from swiftlm_engine.load.device import Device, device_facts
+
+log = logging.getLogger(__name__)
 
 
 def set_limits(limits: ProcessLimits, device: Device) -> None:
@@ -15,4 +19,14 @@ def set_limits(limits: ProcessLimits, device: Device) -> None:
     if limits.buffers is not None:
         mx.set_cache_limit(limits.buffers)
     if limits.wired and device is Device.METAL:
-        mx.set_wired_limit(limits.wired)
+        mx.set_wired_limit(_allowed(limits.wired))
+
+
+def _allowed(wired: int) -> int:
+    """MLX raises above what Metal recommends, which `iogpu.wired_limit_mb` may have lowered since
+    the plan was made."""
+    most = device_facts().working_set_bytes
+    if most and wired > most:
+        log.warning("wiring %d bytes instead of %d: Metal recommends no more", most, wired)
+        return most
+    return wired

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 
 import mlx.core as mx
@@ -14,6 +15,17 @@ class Device(StrEnum):
     METAL = "metal"
     CUDA = "cuda"
     CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """`mx.device_info()` in one spelling for all back ends. 0 = MLX does not say."""
+
+    name: str = ""
+    architecture: str = ""
+    memory_bytes: int = 0
+    working_set_bytes: int = 0  # Metal: what it recommends at most, and so the largest wired limit
+    max_buffer_bytes: int = 0
 
 
 class NoDevice(Exception):
@@ -41,17 +53,28 @@ def _name_device() -> Device:
     return Device.CPU
 
 
+def device_facts() -> DeviceFacts:
+    """What MLX says of the device it computes on."""
+    own = mx.device_info()
+    return DeviceFacts(
+        str(own.get("device_name", "")),
+        str(own.get("architecture", "")),
+        int(own.get("memory_size") or own.get("total_memory") or 0),
+        int(own.get("max_recommended_working_set_size") or 0),
+        int(own.get("max_buffer_length") or 0),
+    )
+
+
 def memory_bytes() -> int:
     """Of the device that holds models: the GPU's own, or the machine's."""
-    own = mx.device_info()
-    total = own.get("memory_size") or own.get("total_memory")
-    return int(total) if total else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = device_facts().memory_bytes
+    return total or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def computes_as() -> str:
     """Machines of one name get the same bits from the same operation on the same arrays."""
-    own = mx.device_info()
-    name = f"{own.get('device_name', '')} {own.get('architecture', '')}"
+    own = device_facts()
+    name = f"{own.name} {own.architecture}"
     if _name_device() is not Device.CPU:
         return name
     return f"{name}, {os.cpu_count()} cores, {blas_name()}"

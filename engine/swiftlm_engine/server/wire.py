@@ -9,6 +9,7 @@ from pathlib import Path
 
 import betterproto2
 
+from swiftlm_engine.load.device import DeviceFacts
 from swiftlm_engine.load.options import EngineOptions, ExpandOptions
 from swiftlm_engine.messages import (
     Delta,
@@ -280,6 +281,17 @@ def loaded_model(facts: LoadedModelInfo) -> m.LoadedModel:
         notes=list(facts.notes),
         weights_note=facts.weights_note,
         kv_report=json.dumps(facts.kv_report),
+        device_info=_device_info(facts.device_facts),
+    )
+
+
+def _device_info(facts: DeviceFacts) -> m.DeviceInfo:
+    return m.DeviceInfo(
+        facts.name,
+        facts.architecture,
+        facts.memory_bytes,
+        facts.working_set_bytes,
+        facts.max_buffer_bytes,
     )
 
 

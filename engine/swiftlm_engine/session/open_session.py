@@ -22,7 +22,7 @@ from swiftlm_engine.cluster.unsupported import group_options
 from swiftlm_engine.expansion import blas as blas_speed
 from swiftlm_engine.grammar.constraint import ConstraintCompiler
 from swiftlm_engine.grammar.row_constraint import make_constraints
-from swiftlm_engine.load.device import Device, find_device
+from swiftlm_engine.load.device import Device, device_facts, find_device
 from swiftlm_engine.load.options import EngineOptions
 from swiftlm_engine.load.weights import LoadedWeights, Report, chosen_dtype, load_weights
 from swiftlm_engine.messages import EngineFault, Event, FaultKind
@@ -294,6 +294,7 @@ def _facts(
         vision,
         text.format.reasons,
         text.format.name if text.template.knows_tools else "",
+        device_facts(),
     )
 
 

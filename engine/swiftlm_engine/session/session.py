@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from swiftlm_engine.brain.facts import ModelFacts as FolderFacts
 from swiftlm_engine.expansion.weights import ExpandedWeights
 from swiftlm_engine.grammar.constraint import ConstraintCompiler
+from swiftlm_engine.load.device import DeviceFacts
 from swiftlm_engine.prefix.cache import PrefixCache
 from swiftlm_engine.prefix.pace import Pace
 from swiftlm_engine.prompt.prepare import Preparer
@@ -47,6 +48,7 @@ class LoadedModelInfo:
     vision: bool = False
     reasoning: bool = False  # its template knows thoughts
     tool_format: str = ""  # of the calls that its template asks for; empty: it knows no tools
+    device_facts: DeviceFacts = field(default_factory=DeviceFacts)
 
 
 @dataclass(slots=True)

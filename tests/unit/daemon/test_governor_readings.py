@@ -10,7 +10,7 @@ import pytest
 
 from swiftlm_engine.brain.plan import Accelerator
 from swiftlmd.memory import Device, Pressure, machine_limits
-from swiftlmd.memory.devices import metal_device, parse_nvidia_smi
+from swiftlmd.memory.devices import parse_nvidia_smi
 from swiftlmd.memory.linux import LinuxReadings
 from swiftlmd.memory.macos import MacReadings
 from swiftlmd.memory.readings import Reading
@@ -187,32 +187,6 @@ def test_macos_reads_footprint_pages_swap_and_wired() -> None:
 )
 def test_macos_pressure_level_is_a_mask(level: int, pressure: Pressure) -> None:
     assert MacReadings(FakeLibSystem(level)).read([]).pressure is pressure
-
-
-class FakeMetal:
-    """Answers as an M4 Max; device 0 = a machine without Metal."""
-
-    def __init__(self, device: int = 5) -> None:
-        self.device = device
-
-    def default_device(self) -> int:
-        return self.device
-
-    def ask(self, target: int, name: str, kind: Any) -> Any:
-        answers: dict[tuple[int, str], Any] = {
-            (5, "name"): 6,
-            (6, "UTF8String"): b"Apple M4 Max",
-            (5, "recommendedMaxWorkingSetSize"): 107 * GIB,
-            (5, "maxBufferLength"): 80 * GIB,
-        }
-        return answers[target, name]
-
-
-def test_metal_device_tells_its_limits() -> None:
-    assert metal_device(FakeMetal()) == Device(
-        Accelerator.METAL, "Apple M4 Max", 107 * GIB, 80 * GIB
-    )
-    assert metal_device(FakeMetal(0)) == Device(Accelerator.METAL)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,17 @@ def test_the_wired_limit_is_never_touched_when_wiring_is_off(calls: dict[str, in
     assert calls == {"set_cache_limit": 2}
 
 
+@pytest.mark.parametrize(("recommended", "wired"), [(1000, 1000), (10_000, 4000), (0, 4000)])
+def test_wiring_stays_within_what_metal_recommends_now(
+    calls: dict[str, int], monkeypatch: pytest.MonkeyPatch, recommended: int, wired: int
+) -> None:
+    monkeypatch.setattr(
+        mx, "device_info", lambda: {"max_recommended_working_set_size": recommended}
+    )
+    set_limits(limits(options(wired_bytes=4000)), Device.METAL)
+    assert calls == {"set_wired_limit": wired}
+
+
 def test_a_pool_that_is_off_keeps_nothing_and_one_that_is_not_stated_is_left_to_mlx(
     calls: dict[str, int],
 ) -> None:

@@ -78,6 +78,14 @@ class MachineLimits:
         return max(GB, self.ram_bytes * 5 // 100)
 
     @property
+    def working_set(self) -> int | None:
+        """What the accelerator may hold. A Metal device that could not be read gets Apple's least
+        default, two thirds of the memory: without a limit its plans would not hold."""
+        if self.working_set_bytes is None and self.accelerator is Accelerator.METAL:
+            return self.ram_bytes * 2 // 3
+        return self.working_set_bytes
+
+    @property
     def shared_memory(self) -> bool:
         """Whether the accelerator computes in the machine's own RAM."""
         return self.accelerator is not Accelerator.CUDA
@@ -88,7 +96,7 @@ class MachineLimits:
         own = Covers.OWN if self.shared_memory else Covers.HOST
         rows = [
             (BUDGET, budget_bytes, Covers.OWN),
-            (f"{self.accelerator} working set", self.working_set_bytes, Covers.DEVICE),
+            (f"{self.accelerator} working set", self.working_set, Covers.DEVICE),
             ("RAM less reserve", max(0, self.ram_bytes - self.reserve), host),
             ("cgroup limit", self.cgroup_bytes, own),
         ]

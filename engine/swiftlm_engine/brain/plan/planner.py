@@ -176,12 +176,12 @@ def _engine_limits(
     request: PlanRequest, machine: MachineLimits, candidate: Candidate
 ) -> EngineLimits:
     need, wired, ceiling = candidate.need, 0, 0
-    if machine.accelerator is Accelerator.METAL and machine.working_set_bytes:
+    if machine.accelerator is Accelerator.METAL and machine.working_set:
         # MLX counts all its arrays, and throttles beyond this: those of CPU layers come on top.
-        ceiling = machine.working_set_bytes + partition.host_bytes(need)
+        ceiling = machine.working_set + partition.host_bytes(need)
         device = sum(term.bytes for term in need.terms if term.covers is Covers.DEVICE)
         # MLX refuses a wired limit above what Metal recommends.
-        wired = min(device, machine.working_set_bytes) if request.wire else 0
+        wired = min(device, machine.working_set) if request.wire else 0
     return EngineLimits(
         wired_bytes=wired,
         memory_limit_bytes=ceiling,

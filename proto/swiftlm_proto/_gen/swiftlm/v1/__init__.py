@@ -43,6 +43,7 @@ __all__ = (
     "Delta",
     "DetokenizeReply",
     "DetokenizeRequest",
+    "DeviceInfo",
     "DiskUsageReply",
     "DiskUsageRequest",
     "DiskUsageRow",
@@ -857,6 +858,29 @@ default_message_pool.register_message("swiftlm.v1", "DetokenizeRequest", Detoken
 
 
 @dataclass(eq=False, repr=False)
+class DeviceInfo(betterproto2.Message):
+    """
+    mx.device_info(): the limits that MLX works with. 0 = MLX does not say.
+    """
+
+    name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    architecture: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+    memory_bytes: "int" = betterproto2.field(3, betterproto2.TYPE_UINT64)
+
+    working_set_bytes: "int" = betterproto2.field(4, betterproto2.TYPE_UINT64)
+    """
+    Metal: max_recommended_working_set_size
+    """
+
+    max_buffer_bytes: "int" = betterproto2.field(5, betterproto2.TYPE_UINT64)
+
+
+default_message_pool.register_message("swiftlm.v1", "DeviceInfo", DeviceInfo)
+
+
+@dataclass(eq=False, repr=False)
 class DiskUsageReply(betterproto2.Message):
     rows: "list[DiskUsageRow]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
@@ -1486,6 +1510,13 @@ class LoadedModel(betterproto2.Message):
     which quantized weights are float32, and what that gains
     """
 
+    device_info: "DeviceInfo | None" = betterproto2.field(
+        21, betterproto2.TYPE_MESSAGE, optional=True
+    )
+    """
+    as the engine's own process sees it
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "LoadedModel", LoadedModel)
 
@@ -1806,6 +1837,18 @@ class MachineStatus(betterproto2.Message):
     measured_bytes: "int" = betterproto2.field(11, betterproto2.TYPE_UINT64)
     """
     footprint of daemon and engines
+    """
+
+    working_set_bytes: "int" = betterproto2.field(12, betterproto2.TYPE_UINT64)
+    """
+    what the accelerator may hold; 0 = no such limit, or not known
+    """
+
+    max_buffer_bytes: "int" = betterproto2.field(13, betterproto2.TYPE_UINT64)
+
+    device_source: "str" = betterproto2.field(14, betterproto2.TYPE_STRING)
+    """
+    engine, daemon, or assumed (no Metal device was visible)
     """
 
 
