@@ -10,6 +10,7 @@ from pathlib import Path
 
 from swiftlm_engine.brain.facts.checkpoint import read_checkpoint
 from swiftlm_engine.brain.facts.config import Config, read_config
+from swiftlm_engine.brain.facts.cut_widths import CutWidth, cut_widths
 from swiftlm_engine.brain.facts.errors import (
     BadConfig,
     LyingHeader,
@@ -70,6 +71,7 @@ class ModelFacts:
     num_files: int
     checkpoint_bytes: int
     fingerprint: str
+    cut_widths: tuple[CutWidth, ...] = ()  # what a group must be able to divide
 
     @property
     def vision(self) -> bool:
@@ -182,6 +184,7 @@ def facts_from(config: Config, tensors: tuple[TensorHeader, ...]) -> ModelFacts:
         num_files=len(sizes),
         checkpoint_bytes=stored,
         fingerprint=_fingerprint(config, sizes),
+        cut_widths=cut_widths(config, tensors),
     )
 
 

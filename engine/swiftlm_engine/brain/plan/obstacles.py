@@ -24,7 +24,7 @@ def tensor_obstacle(facts: ModelFacts, parts: int) -> str:
     for name, count in (("attention", heads), ("key-value", heads if latent else kv_heads)):
         if count % parts:
             return f"{count} {name} heads do not divide by {parts}"
-    return ""
+    return next(filter(None, (width.obstacle(parts) for width in facts.cut_widths)), "")
 
 
 def pipeline_obstacle(facts: ModelFacts, hosts: int) -> str:
