@@ -201,3 +201,19 @@ def test_daemon_process_loads_nothing_heavy():
 def test_cli_loads_nothing_heavy():
     loaded = loaded_by("swiftlmctl.main")
     assert loaded & (HEAVY | {"grpclib", "betterproto2", "aiohttp", "swiftlmd"}) == set()
+
+
+def test_weight_files_are_listed_in_one_place():
+    """A bare glob also finds the `._NAME` that macOS keeps beside files of foreign volumes."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for package in ROOMS
+        for path in python_files(package)
+        if path.name != "files.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("glob", "rglob")
+        and re.search(r"safetensors|gguf", ast.unparse(node))
+    ]
+    assert wrong == []

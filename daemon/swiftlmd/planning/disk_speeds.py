@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from swiftlm_engine.brain.disk_speed import DiskSpeed, measure_disk
+from swiftlm_engine.brain.facts import weight_files
 from swiftlm_engine.brain.plan import MachineLimits, Plan, Range
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class DiskSpeeds:
             key = f"{folder.stat().st_dev}:{record_bytes}"
             if key in self._speeds:
                 return self._speeds[key]
-            files = sorted(path.resolve() for path in folder.glob("*.safetensors"))
+            files = [path.resolve() for path in weight_files(folder)]
             speed = self._measure(files, record_bytes)
             if speed is None:
                 return None

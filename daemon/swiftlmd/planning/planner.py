@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from swiftlm_engine.brain import vision
-from swiftlm_engine.brain.facts import ModelFacts, ModelFilesError, read_model
+from swiftlm_engine.brain.facts import ModelFacts, ModelFilesError, read_model, weight_files
 from swiftlm_engine.brain.plan import (
     Accelerator,
     BadPlanRequest,
@@ -262,7 +262,7 @@ def _gpu_layers(text: str) -> int | None:
 
 def _stamp(folder: Path) -> tuple[int, ...]:
     try:
-        files = [folder, folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+        files = [folder, folder / "config.json", *weight_files(folder)]
         return tuple(path.stat().st_mtime_ns for path in files)
     except OSError:
         return ()

@@ -21,6 +21,7 @@ from swiftlm_engine.brain.facts import (
     ModelFilesError,
     read_bounded,
     read_model,
+    weight_files,
 )
 from swiftlmd.store import model_card, supported
 
@@ -136,7 +137,7 @@ def escaping_link(folder: Path, roots: Sequence[Path]) -> str:
 
 
 def has_gguf(folder: Path) -> bool:
-    return next(folder.glob("*.gguf"), None) is not None
+    return bool(weight_files(folder, "*.gguf"))
 
 
 def _reason(folder: Path, facts: ModelFacts) -> str:
@@ -162,7 +163,7 @@ def _explained(folder: Path, error: ModelFilesError) -> str:
     if not isinstance(error, MissingFile):
         return str(error)
     try:
-        names = [p.name for p in folder.iterdir()]
+        names = [p.name for p in folder.iterdir() if not p.name.startswith(".")]
     except OSError:
         return str(error)
     if any(name.endswith(".safetensors") for name in names):

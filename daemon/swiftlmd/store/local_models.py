@@ -246,7 +246,7 @@ def _looks_like_model(snapshot: Path) -> bool:
     if not (snapshot / "config.json").exists():
         return False
     weights = (".safetensors", ".safetensors.index.json")
-    return any(p.name.endswith(weights) for p in snapshot.iterdir())
+    return any(p.name.endswith(weights) and p.name[0] != "." for p in snapshot.iterdir())
 
 
 def _link_roots(path: Path) -> tuple[Path, ...]:

@@ -116,6 +116,8 @@ def _shards(weights: dict[str, mx.array]) -> Iterator[list[str]]:
 def _carry_over(source: Path, folder: Path) -> None:
     """Tokenizer, template and generation settings, byte for byte; no weights, no code."""
     for path in source.iterdir():
+        if path.name.startswith("."):
+            continue  # macOS keeps `._NAME` beside each file of a foreign volume
         if path.is_file() and any(path.match(pattern) for pattern in _CARRIED):
             shutil.copyfile(path, folder / path.name)
 

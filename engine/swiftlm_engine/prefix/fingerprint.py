@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from swiftlm_engine.brain.facts import weight_files
 from swiftlm_engine.prefix.block_file import FORMAT_VERSION
 
 _TOKENIZER_FILES = (
@@ -59,7 +60,7 @@ def fingerprint_of(
     """The fingerprint of a model folder as it is served: this template, this KV format."""
     parts = {
         "config": _digest([_file_digest(folder / "config.json")]),
-        "weights": _digest(map(weights_digest, sorted(folder.glob("*.safetensors")))),
+        "weights": _digest(map(weights_digest, weight_files(folder))),
         "tokenizer": _digest(_file_digest(folder / name) for name in _TOKENIZER_FILES),
         "template": _digest([template.encode()]),
         "kv_format": kv_format,
@@ -70,7 +71,7 @@ def fingerprint_of(
         "format": str(FORMAT_VERSION),
     }
     if adapter_folder is not None:
-        files = sorted(adapter_folder.glob("*.safetensors"))
+        files = weight_files(adapter_folder)
         parts["adapter"] = _digest(map(weights_digest, files))
     return Fingerprint(parts)
 

@@ -14,6 +14,7 @@ import mlx.core as mx
 
 from swiftlm_engine.brain.calibration import Record, Spread
 from swiftlm_engine.brain.disk_speed import DiskSpeed, measure_disk
+from swiftlm_engine.brain.facts import weight_files
 from swiftlm_engine.messages import EngineFault, FaultKind
 from swiftlm_engine.run.mlx_thread import MlxThread
 from swiftlm_engine.server import wire
@@ -95,7 +96,7 @@ class Calibration:
 
 
 def _disk(folder: Path) -> DiskSpeed | None:
-    files = sorted(path.resolve() for path in folder.glob("*.safetensors"))
+    files = [path.resolve() for path in weight_files(folder)]
     try:
         total = sum(path.stat().st_size for path in files)
         size = min(_RECORD_BYTES, total // _FEWEST_READS // 16384 * 16384)

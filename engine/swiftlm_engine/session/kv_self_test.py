@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from swiftlm_engine.brain.facts import KvFormat, ModelFacts
+from swiftlm_engine.brain.facts import KvFormat, ModelFacts, weight_files
 from swiftlm_engine.load.device import Device
 from swiftlm_engine.load.options import EngineOptions
 from swiftlm_engine.load.weights import LoadedWeights, Report
@@ -78,7 +78,7 @@ def weights_identity(folder: Path, dtype: str, device: Device) -> str:
     for source in sorted(Path(policy.__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())
     digest.update((folder / "config.json").read_bytes())
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in weight_files(folder):
         digest.update(weights_digest(path))
     return digest.hexdigest()
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
+from swiftlm_engine.brain.facts import weight_files
 from swiftlm_engine.streaming.reader import ReadSource
 from swiftlm_engine.streaming.table import Component
 
@@ -97,7 +98,7 @@ def checkpoint_hash(folder: Path) -> str:
     The time is what tells other weights of the same shapes.
     """
     digest = hashlib.sha256()
-    for path in sorted(folder.glob("model*.safetensors")):
+    for path in weight_files(folder, "model*.safetensors"):
         with path.open("rb") as file:
             size = file.read(8)
             header = file.read(int.from_bytes(size, "little"))

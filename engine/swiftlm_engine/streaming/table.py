@@ -13,6 +13,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from swiftlm_engine.brain.facts import weight_files
 from swiftlm_engine.brain.facts.expert_layout import MIXTRAL_NAMES, experts_of, places
 from swiftlm_engine.streaming.reader import ReadSource, can_read
 
@@ -54,7 +55,7 @@ class Component:
 
 def read_headers(folder: Path) -> dict[str, StreamedTensor]:
     found: dict[str, StreamedTensor] = {}
-    for path in sorted(folder.glob("model*.safetensors")):
+    for path in weight_files(folder, "model*.safetensors"):
         found |= _read_header(path)
     return found
 

@@ -14,7 +14,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from swiftlm_engine.brain import vision
-from swiftlm_engine.brain.facts import ModelFacts
+from swiftlm_engine.brain.facts import ModelFacts, weight_files
 from swiftlm_engine.load.weights import LoadedWeights
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 def _tower_weights(folder: Path, rename: Callable[[str], str]) -> dict[str, mx.array]:
     found = {}
-    for file in sorted(folder.glob("model*.safetensors")):
+    for file in weight_files(folder, "model*.safetensors"):
         for name, array in mx.load(str(file)).items():
             bare = rename(name.removeprefix("model."))
             if bare.startswith(_PARTS):

@@ -12,7 +12,7 @@ from swiftlm_engine.brain.facts.errors import (
     TruncatedFile,
     UnreadableFile,
 )
-from swiftlm_engine.brain.facts.files import open_regular, read_bounded
+from swiftlm_engine.brain.facts.files import open_regular, read_bounded, weight_files
 from swiftlm_engine.brain.facts.kv import KvFormat
 from swiftlm_engine.brain.facts.layers import KvStore, Layer, LayerKind
 from swiftlm_engine.brain.facts.model import ModelFacts, ModelShape, facts_from, read_model
@@ -51,4 +51,5 @@ __all__ = [
     "read_checkpoint",
     "read_header",
     "read_model",
+    "weight_files",
 ]

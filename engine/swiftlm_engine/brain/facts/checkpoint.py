@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from swiftlm_engine.brain.facts.errors import LyingHeader, MissingFile
-from swiftlm_engine.brain.facts.files import INDEX_BYTES, read_bounded
+from swiftlm_engine.brain.facts.files import INDEX_BYTES, read_bounded, weight_files
 from swiftlm_engine.brain.facts.safetensors import MAX_TENSORS, TensorHeader, read_header
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -25,7 +25,7 @@ def read_checkpoint(folder: Path) -> tuple[TensorHeader, ...]:
     index = folder / INDEX_NAME
     if index.exists():
         return _read_indexed(folder, index)
-    files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))
+    files = weight_files(folder, "model*.safetensors") or weight_files(folder)
     if not files:
         raise MissingFile(
             folder,

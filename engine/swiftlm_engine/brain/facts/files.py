@@ -17,6 +17,15 @@ CONFIG_BYTES = 32 << 20
 INDEX_BYTES = 128 << 20
 
 
+def weight_files(folder: Path, pattern: str = "*.safetensors") -> list[Path]:
+    """The folder's weight files in order, without what begins with a dot.
+
+    macOS keeps a small `._NAME` beside each file on exFAT, NTFS and SMB volumes: it ends as the
+    file does, and holds no weights.
+    """
+    return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
+
+
 def read_bounded(path: Path, most: int) -> bytes:
     """The whole file. Raises OSError, and LyingHeader for what is no file of a model."""
     with open_regular(path) as file:
