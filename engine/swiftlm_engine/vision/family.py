@@ -32,6 +32,9 @@ class VisionFamily(Protocol):
     tower: Tower
     placement: Placement | None  # where its image tokens have rows and columns
 
+    def limit(self, num_patches: int) -> None:
+        """Pictures of more are scaled down from now on, but where each has the same number."""
+
     def fit(self, picture: Image.Image) -> FittedPicture: ...
 
     def encode(self, pixels: mx.array) -> mx.array:

@@ -54,6 +54,9 @@ class Gemma3:
         self.mark = begin
         self._text = f"\n\n{begin}{soft * tokens}{end}\n\n"
 
+    def limit(self, num_patches: int) -> None:
+        """Its pictures have one size."""
+
     def fit(self, picture: Image.Image) -> FittedPicture:
         square = picture.resize((self._side, self._side), Image.Resampling.BILINEAR)
         return FittedPicture(np.asarray(square), self._text, self._num_tokens)

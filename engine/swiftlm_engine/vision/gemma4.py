@@ -41,6 +41,7 @@ class Gemma4:
         # The language model multiplies what it is given by this.
         self._scale = hidden_size**0.5
         self._side = vision.patch_size * vision.pooling_kernel_size
+        self._pooled = vision.pooling_kernel_size**2
         self._most = settings.get("max_soft_tokens", vision.default_output_length)
         self._normal = _NO_CHANGE
         if settings.get("do_normalize"):
@@ -52,6 +53,9 @@ class Gemma4:
             [ids.boi_token_id, ids.image_token_id, ids.eoi_token_id]
         )
         self._ends = begin, end
+
+    def limit(self, num_patches: int) -> None:
+        self._most = min(self._most, max(1, num_patches // self._pooled))
 
     def fit(self, picture: Image.Image) -> FittedPicture:
         rows, columns = self._grid(picture.height, picture.width)

@@ -15,6 +15,9 @@ import mlx.nn as nn
 
 from swiftlm_engine.brain import vision
 from swiftlm_engine.brain.facts import ModelFacts, weight_files
+from swiftlm_engine.brain.plan.image_scratch import max_patches
+from swiftlm_engine.brain.plan.machine import Accelerator
+from swiftlm_engine.load.device import find_device
 from swiftlm_engine.load.weights import LoadedWeights
 
 if TYPE_CHECKING:
@@ -47,7 +50,7 @@ def open_images(
     if reason:
         return ImageSupport(refusal=reason)
     try:
-        return ImageSupport(_load_reader(facts.path, loaded))
+        return ImageSupport(_load_reader(facts, loaded))
     except _BROKEN as error:
         log.warning("model %s is served as text only: its image tower: %s", model, error)
         reason = f"model '{model}' is loaded as text only, its image tower is broken: {error}"
@@ -81,14 +84,18 @@ def _refusal(model: str, facts: ModelFacts, *, is_split: bool) -> str:
     return ""
 
 
-def _load_reader(folder: Path, loaded: LoadedWeights) -> ImageReader:
+def _load_reader(facts: ModelFacts, loaded: LoadedWeights) -> ImageReader:
     """The tower's weights, evaluated."""
     # Imported here: without the extra this module cannot be.
     from swiftlm_engine.vision.reader import ImageReader
 
     embed_tokens = loaded.model.language_model.model.embed_tokens
     dtype = embed_tokens(mx.array([0])).dtype
+    folder = facts.path
     family = _make(loaded, _settings(folder))
+    if facts.tower is not None:
+        accelerator = Accelerator(find_device())
+        family.limit(max_patches(facts.tower, accelerator, dtype.size))
     tower = family.tower
     weights = tower.vision_tower.sanitize(_tower_weights(folder, family.weight_name))
     _quantize(tower, weights, loaded.config.get("quantization") or {})

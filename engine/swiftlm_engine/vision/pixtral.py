@@ -44,6 +44,10 @@ class Pixtral:
             multi_modal_projector=self._projector(config, merge),
         )
 
+    def limit(self, num_patches: int) -> None:
+        side = math.isqrt(num_patches) * self._vision.patch_size
+        self._longest = min(self._longest, max(self._patch, side // self._patch * self._patch))
+
     def fit(self, picture: Image.Image) -> FittedPicture:
         rows, columns = self._grid(picture.height, picture.width)
         size = (columns * self._patch, rows * self._patch)

@@ -9,12 +9,11 @@ import mlx.core as mx
 import numpy as np
 from PIL import Image
 
+from swiftlm_engine.brain.facts.tower import MAX_IMAGE_TOKENS
 from swiftlm_engine.vision import placement
 from swiftlm_engine.vision.family import FittedPicture, Normal, Tower
 from swiftlm_engine.vision.package import import_model
 
-# A picture of more is scaled down: the tower's attention grows with the square.
-MAX_IMAGE_TOKENS = 4096
 _HALF = (0.5, 0.5, 0.5)
 _QWEN2 = ("qwen2_vl", "qwen2_5_vl")
 _SECTIONS = (16, 24, 24)  # where a Qwen2 says nothing; the others always do
@@ -48,6 +47,11 @@ class QwenVl:
         least = settings.get("min_pixels") or size.get("shortest_edge") or 56 * 56
         most = settings.get("max_pixels") or size.get("longest_edge") or 28 * 28 * 1280
         self._pixels = least, min(most, MAX_IMAGE_TOKENS * self._side**2)
+
+    def limit(self, num_patches: int) -> None:
+        least, most = self._pixels
+        most = max(self._side**2, min(most, num_patches * self._patch**2))
+        self._pixels = min(least, most), most
 
     def fit(self, picture: Image.Image) -> FittedPicture:
         rows, columns = self._grid(picture.height, picture.width)

@@ -29,6 +29,7 @@ from swiftlm_engine.brain.facts.quantization import (
 )
 from swiftlm_engine.brain.facts.safetensors import TensorHeader
 from swiftlm_engine.brain.facts.sorting import sort_weights
+from swiftlm_engine.brain.facts.tower import TowerShape, tower_shape
 from swiftlm_engine.brain.facts.weights import WeightPart, Weights
 from swiftlm_engine.brain.vision import FAMILIES
 
@@ -72,6 +73,7 @@ class ModelFacts:
     checkpoint_bytes: int
     fingerprint: str
     cut_widths: tuple[CutWidth, ...] = ()  # what a group must be able to divide
+    tower: TowerShape | None = None
 
     @property
     def vision(self) -> bool:
@@ -185,6 +187,7 @@ def facts_from(config: Config, tensors: tuple[TensorHeader, ...]) -> ModelFacts:
         checkpoint_bytes=stored,
         fingerprint=_fingerprint(config, sizes),
         cut_widths=cut_widths(config, tensors),
+        tower=tower_shape(dict(config.root)),
     )
 
 

@@ -10,6 +10,7 @@ from swiftlm_engine.brain.facts import ModelFacts, WeightPart
 from swiftlm_engine.brain.facts.layers import LayerKind
 from swiftlm_engine.brain.ledger import EntryKind
 from swiftlm_engine.brain.plan.expansion import Expansion
+from swiftlm_engine.brain.plan.image_scratch import image_scratch
 from swiftlm_engine.brain.plan.layer_streaming import LayerPlacement, layer_sizes
 from swiftlm_engine.brain.plan.machine import GB, Accelerator, Covers, Limit, MachineLimits
 from swiftlm_engine.brain.plan.request import AUTO_PARALLEL, PlanRequest, Settings
@@ -175,10 +176,14 @@ def _working_terms(
         for prompt in (0, settings.context - 1)
     )
     scratch, source = _scratch(facts, settings, request, machine, measured)
+    note = f"prefill of {settings.prefill_chunk:,} tokens"
+    picture = _picture_scratch(facts, request, machine)
+    if picture > scratch:  # a picture and a chunk never run at once
+        scratch, source, note = picture, TermSource.FORMULA, "the pass over one picture"
     rows = [
         Term(EntryKind.KV, per_sequence * settings.parallel, TermSource.FORMULA,
              f"{settings.parallel} x {settings.context:,} tokens, {_kv_note(facts, settings)}"),
-        Term(EntryKind.SCRATCH, scratch, source, f"prefill of {settings.prefill_chunk:,} tokens"),
+        Term(EntryKind.SCRATCH, scratch, source, note),
         Term(EntryKind.BUFFER_POOL,
              buffer_pool_bytes(request, machine, _pool_wish(scratch, measured), max_pool),
              TermSource.POLICY, "buffers MLX keeps for reuse"),
@@ -238,6 +243,12 @@ def _scratch(
     if measured.scratch_ratio is None:
         return total, TermSource.FORMULA
     return int(total * measured.scratch_ratio), TermSource.MEASURED
+
+
+def _picture_scratch(facts: ModelFacts, request: PlanRequest, machine: MachineLimits) -> int:
+    if not request.images or not facts.reads_images or facts.tower is None:
+        return 0
+    return image_scratch(facts.tower, machine.accelerator, facts.itemsize(request.dtype))
 
 
 def _largest_buffer(

@@ -16,7 +16,7 @@ from swiftlm_engine.brain.plan.request import AUTO_ROWS, Settings
 # Head sizes for which MLX's attention of many queries never builds the score matrix. Metal (0.32.2,
 # scaled_dot_product_attention.cpp) has kernels for 192 and 256, too, but takes them only with
 # matrix units, 1,024 queries and no mask array: chunks may be shorter, windows have one.
-_FUSED = {
+FUSED_HEADS = {
     Accelerator.METAL: frozenset({64, 72, 80, 96, 128}),
     Accelerator.CUDA: frozenset({64, 80, 96, 128}),
     Accelerator.CPU: frozenset[int](),
@@ -92,7 +92,7 @@ def _score_bytes(
     facts: ModelFacts, chunk: int, tokens: int, accelerator: Accelerator, size: int
 ) -> int:
     """The widest layer's scores, as often as they exist at once; MLA's expanded keys and values."""
-    heads, fused = facts.shape.num_attention_heads, _FUSED[accelerator]
+    heads, fused = facts.shape.num_attention_heads, FUSED_HEADS[accelerator]
     widest = 0
     for layer in facts.layers:
         for store in layer.stores:
