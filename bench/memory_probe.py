@@ -19,11 +19,11 @@ from swiftlm_engine.brain.facts import ModelFacts, read_model
 from swiftlm_engine.brain.ledger import EntryKind
 from swiftlm_engine.brain.plan import Accelerator, MachineLimits, Plan, PlanRequest, make_plan
 from swiftlm_engine.brain.plan.scratch import prefill_scratch
+from swiftlm_engine.isolation.footprint import footprint_bytes
 from swiftlm_engine.load.device import find_device
 from swiftlm_engine.load.options import EngineOptions
 from swiftlm_engine.messages import Event, GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
-from swiftlm_engine.server.memory import footprint_bytes
 from swiftlm_engine.session.open_session import open_session
 from swiftlm_engine.session.session import Session
 

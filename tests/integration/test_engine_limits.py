@@ -13,6 +13,7 @@ import pytest
 from engine_harness import EngineHarness
 from tiny_models import make_model
 
+from swiftlm_engine.isolation.work import Work
 from swiftlm_engine.messages import EndReason, EngineFault, FaultKind, GenerateJob
 from swiftlm_engine.run.mlx_thread import MlxThread
 from swiftlm_engine.server import tokens
@@ -117,10 +118,10 @@ async def test_process_ends_also_where_the_dying_engine_cannot_be_cleaned_up(mon
 
 async def test_abort_that_meets_its_request_on_the_way_leaves_no_mark_behind():
     service = EngineService()
-    service._preparing.add("r")
+    service._preparing["r"] = Work()
 
     def abort(request_id):
-        service._preparing.discard(request_id)  # as queueing it has done meanwhile
+        service._preparing.pop(request_id)  # as queueing it has done meanwhile
         return True
 
     service._session = SimpleNamespace(engine=SimpleNamespace(abort=abort))

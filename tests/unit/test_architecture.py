@@ -29,7 +29,8 @@ ALLOWED = {
         "mlx",
         "mlx_lm",
         "numpy",  # the readable side of an MLX array
-        "jinja2",  # the errors that chat templates raise
+        "jinja2",  # chat templates, rendered in a process of their own
+        "tokenizers",  # long prompts, tokenised in a process of their own
         "llguidance",  # token masks of grammars
         "PIL",  # pictures, with the extra `vision` (ADR 0004)
         "gguf",  # GGUF import (ADR 0002)

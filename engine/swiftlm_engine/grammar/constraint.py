@@ -27,6 +27,7 @@ from swiftlm_engine.grammar.raw_strings import slashed
 from swiftlm_engine.grammar.tagged_grammar import ANY_OBJECT
 from swiftlm_engine.grammar.trial import Trial, TrialFailed
 from swiftlm_engine.grammar.trial_compiler import LIMITS
+from swiftlm_engine.isolation.work import current
 from swiftlm_engine.text.answer_format import AnswerFormat
 from swiftlm_engine.text.chat import ToolSpec
 from swiftlm_engine.text.detokenizer import TokenTexts, bare, special_tokens
@@ -238,7 +239,7 @@ class ConstraintCompiler:
         self._control_ids = {text: i for i, text in special.items()}
         self._vocabulary: Mapping[str, int] = self._tokenizer.get_vocab()
         self._trial = Trial(vocab_size, special, self._eos_ids)
-        self._lock = Lock()  # guards the two fields below, and the trial
+        self._lock = Lock()  # guards the two fields below
         self._tokens: LLTokenizer | None = None
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
 
@@ -345,16 +346,23 @@ class ConstraintCompiler:
         self.warm()
         with self._lock:
             compiled = self._compiled.get(grammar)
-            if compiled is None or not _works(compiled):
-                self._trial.check(grammar)
-                compiled = LLMatcher(self._tokens, grammar, limits=LIMITS)
-                if compiled.is_error() or not _works(compiled):
-                    raise GrammarRefused(_first_line(compiled.get_error()))
-                self._compiled[grammar] = compiled
-                if len(self._compiled) > MAX_GRAMMARS:
-                    self._compiled.popitem(last=False)
+        if compiled is None or not _works(compiled):
+            compiled = self._compile(grammar)
+        with self._lock:
+            self._compiled[grammar] = compiled
             self._compiled.move_to_end(grammar)
-            return compiled.deep_copy()
+            if len(self._compiled) > MAX_GRAMMARS:
+                self._compiled.popitem(last=False)
+        return compiled.deep_copy()
+
+    def _compile(self, grammar: str) -> LLMatcher:
+        """Seconds at worst, in which other requests go on."""
+        self._trial.check(grammar)
+        with current().waiting():
+            compiled = LLMatcher(self._tokens, grammar, limits=LIMITS)
+            if compiled.is_error() or not _works(compiled):
+                raise GrammarRefused(_first_line(compiled.get_error()))
+        return compiled
 
 
 def _too_deep(error: Exception) -> str:

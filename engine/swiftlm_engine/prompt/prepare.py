@@ -1,7 +1,8 @@
 """From a job to sequences that can be scheduled: tokens, limits, parsers, grammars.
 
-Runs on the tokenizer thread, not on the engine thread: a long prompt takes a tenth of a second to
-tokenise, and decoding clients must not wait for it. Touches no array.
+Runs on threads of its own, not on the engine thread: a long prompt takes a tenth of a second to
+tokenise, and decoding clients must not wait for it. One request at a time has its turn, except
+while it waits for a process (`isolation/`). Touches no array.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from swiftlm_engine.messages import EngineFault, FaultKind, GenerateJob, Infill
+from swiftlm_engine.messages import EngineFault, FaultKind, GenerateJob, Infill, Prompt
 from swiftlm_engine.sampling.row import TokenConstraint
 from swiftlm_engine.sampling.settings import BadSampling, SamplingSettings
-from swiftlm_engine.text.chat import Chat
+from swiftlm_engine.text.chat import Chat, TextPart
+from swiftlm_engine.text.encoder import Encoder, TokenizerBroken, TooManyTokens
+from swiftlm_engine.text.isolated_template import TemplateBroken
 from swiftlm_engine.text.template import RenderedPrompt
 from swiftlm_engine.vision.prompt import PreparedImage, PromptImages
 
@@ -54,10 +57,12 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Preparer:
-    """Checks and tokenises jobs for one model. One thread calls it, but for `read_images`: pictures
-    have one of their own, and who sends none does not wait for them."""
+    """Checks and tokenises jobs for one model, one at a time, but for `read_images`: pictures have
+    a thread of their own, and who sends none does not wait for them."""
 
+    model: str
     tokenizer: Any
+    encoder: Encoder
     render_chat: RenderChat
     constrain: Constrain
     context: int
@@ -80,18 +85,13 @@ class Preparer:
         if not 1 <= job.n <= self.max_choices:
             raise _invalid("n", f"n is {job.n}; this model serves 1 to {self.max_choices} choices")
         self._check_ids(job.stop_token_ids, "stop_token_ids")
+        self._check_size(job)
         prompt = self.tokenise(job, images)
         # A tokenizer may know more tokens than the model; MLX reads past the end without a word.
         self._check_ids(prompt.token_ids, "prompt")
         room = self.context - len(prompt.token_ids)
         if room <= 0:
-            raise EngineFault(
-                FaultKind.CONTEXT_TOO_LONG,
-                f"this model's maximum context length is {self.context} tokens; your prompt has "
-                f"{len(prompt.token_ids)} tokens. Shorten it, or load the model with a larger "
-                "context",
-                param="messages" if isinstance(job.prompt, Chat) else "prompt",
-            )
+            raise self._too_long(job, f"{len(prompt.token_ids)} tokens")
         max_tokens = room if job.max_tokens is None else min(job.max_tokens, room)
         if max_tokens < 1 and not job.echo:  # an echo says something without a new token
             raise _invalid("max_tokens", f"max_tokens is {max_tokens}; it must be at least 1")
@@ -111,13 +111,48 @@ class Preparer:
         except BadSampling as error:
             raise _invalid(error.param, str(error)) from error
 
+    def _check_size(self, job: GenerateJob) -> None:
+        """What no tokenizer could make fit is not tokenised."""
+        if isinstance(job.prompt, tuple) and len(job.prompt) >= self.context:
+            raise self._too_long(job, f"{len(job.prompt)} tokens")
+        size = _num_chars(job.prompt)
+        try:
+            self.encoder.check_size(size)
+        except TooManyTokens:
+            raise self._too_long(job, f"{size:,} characters, which are more tokens") from None
+
+    def _too_long(self, job: GenerateJob, what: str) -> EngineFault:
+        return EngineFault(
+            FaultKind.CONTEXT_TOO_LONG,
+            f"this model's maximum context length is {self.context} tokens; your prompt has "
+            f"{what}. Shorten it, or load the model with a larger context",
+            param="messages" if isinstance(job.prompt, Chat) else "prompt",
+        )
+
     def tokenise(self, job: GenerateJob, images: Images | None = None) -> Rendered:
         """The prompt, whether or not there is room for it."""
+        try:
+            return self._tokenised(job, images)
+        except TooManyTokens as error:
+            raise self._too_long(job, f"{error.count} tokens") from None
+        except TokenizerBroken as error:
+            raise self._broken("tokenizer", error) from error
+        except TemplateBroken as error:
+            raise self._broken("chat template", error) from error
+
+    def _broken(self, what: str, error: Exception) -> EngineFault:
+        message = (
+            f"the {what} of model '{self.model}' is broken: with this prompt it {error}. "
+            "Use another model, or mend its folder"
+        )
+        return EngineFault(FaultKind.MODEL_BROKEN, message)
+
+    def _tokenised(self, job: GenerateJob, images: Images | None) -> Rendered:
         match job.prompt:
             case Chat() as chat:
                 return self.render_chat(job, chat, self._images(job) if images is None else images)
             case str() as text:
-                return Rendered(self._not_empty(self.tokenizer.encode(text)))
+                return Rendered(self._not_empty(self.encoder.ids(text)))
             case Infill() as infill:
                 return Rendered(self._infill(infill))
             case ids:
@@ -146,7 +181,7 @@ class Preparer:
     def _text_start(self) -> list[int]:
         """What this tokenizer puts before every text."""
         start = self.tokenizer.bos_token_id
-        return [start] if start is not None and self.tokenizer.encode("a")[:1] == [start] else []
+        return [start] if start is not None and self.encoder.ids("a")[:1] == [start] else []
 
     def _check_ids(self, ids: Sequence[int], param: str) -> None:
         for token_id in ids:
@@ -160,8 +195,8 @@ class Preparer:
         for prefix, suffix, middle in FILL_IN_THE_MIDDLE:
             ids = [self.tokenizer.convert_tokens_to_ids(t) for t in (prefix, suffix, middle)]
             if all(i is not None and i != self.tokenizer.unk_token_id for i in ids):
-                before = self.tokenizer.encode(infill.prefix, add_special_tokens=False)
-                after = self.tokenizer.encode(infill.suffix, add_special_tokens=False)
+                before = self.encoder.ids(infill.prefix, special=False)
+                after = self.encoder.ids(infill.suffix, special=False)
                 return [*self._text_start(), ids[0], *before, ids[1], *after, ids[2]]
         raise EngineFault(
             FaultKind.UNSUPPORTED,
@@ -177,6 +212,21 @@ FILL_IN_THE_MIDDLE = (
     ("<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"),
     ("<PRE>", "<SUF>", "<MID>"),
 )
+
+
+def _num_chars(prompt: Prompt) -> int:
+    """Of what a template writes in any case: thoughts and earlier answers it may leave out."""
+    match prompt:
+        case Chat() as chat:
+            said = (turn for turn in chat.messages if turn.role != "assistant")
+            return sum(
+                len(part.text) for m in said for part in m.parts if isinstance(part, TextPart)
+            )
+        case str() as text:
+            return len(text)
+        case Infill() as infill:
+            return len(infill.prefix) + len(infill.suffix)
+    return 0
 
 
 def _invalid(param: str, message: str) -> EngineFault:

@@ -21,6 +21,7 @@ from typing import TypeVar
 from swiftlm_engine.cluster.group import Group
 from swiftlm_engine.cluster.rendezvous import gather
 from swiftlm_engine.expansion.weights import ExpandedWeights
+from swiftlm_engine.isolation.work import Cancelled, Work, doing
 from swiftlm_engine.load.device import NoDevice
 from swiftlm_engine.messages import EndReason, EngineFault, Event, FaultKind, Finished, GenerateJob
 from swiftlm_engine.prompt.prepare import ImageReading, Images, Prepared
@@ -50,6 +51,8 @@ _STAGES = {
     "checking": m.LoadEventStage.CHECKING,
     "warmup": m.LoadEventStage.WARMUP,
 }
+WATCH_S = 0.5
+MAX_THREADS = 32  # that prepare requests; one has its turn, the others wait for processes
 MAX_ANSWERS = 128  # terminal events sent for a request whose n is absurd
 RANK_NEWS_S = 2.0  # for the listener of a lost rank to end the process first, naming the rank
 FLUSH_S = 0.5  # time that error events have to reach the daemon before the process ends
@@ -63,7 +66,8 @@ class EngineService(m.EngineBase):
         self.ended: asyncio.Future[EngineExit] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._mlx = MlxThread(self._on_death, ends_process)
-        self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
+        self._tokenizing = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="tokenize")
+        self._turn = threading.Lock()  # guards what requests are prepared with; see isolation/work
         self._pictures = PictureThread()
         self._session: Session | None = None
         self._stats: StatsReader | None = None
@@ -72,9 +76,12 @@ class EngineService(m.EngineBase):
         self._flushed = asyncio.Event()  # no stream is open
         self._flushed.set()
         self._accepting = True
-        self._preparing: set[str] = set()  # accepted, still on a thread that prepares
+        self._preparing: dict[str, Work] = {}  # accepted, still on a thread that prepares
         self._cancelled: set[str] = set()  # of those, aborted meanwhile
         self._num_embedding = 0  # requests
+        self._num_questions = 0  # on a tokenizer thread
+        self._watching: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._side_pass = asyncio.Lock()  # held for one pass: a step runs between any two of them
 
     # -- load
@@ -151,25 +158,28 @@ class EngineService(m.EngineBase):
             raise EngineFault(FaultKind.SHUTTING_DOWN, "this model is being unloaded")
         job = wire.job(request)
         self._cancelled.discard(job.request_id)  # of an abort that came too late
-        self._preparing.add(job.request_id)
+        work = self._preparing[job.request_id] = Work(self._turn)
         try:
             reading = session.preparer.read_images(job)
         except EngineFault:
-            self._preparing.discard(job.request_id)
+            self._preparing.pop(job.request_id, None)
             raise
         if reading is None:
-            self._tokenizing.submit(self._prepare, session, job, ())
+            self._start_preparing(session, job, (), work)
             return
         read = self._pictures.read(reading, lambda: self._wants(job.request_id))
-        read.add_done_callback(lambda images: self._take_images(session, job, images))
+        read.add_done_callback(lambda images: self._take_images(session, job, images, work))
 
     def _wants(self, request_id: str) -> bool:
         return self._accepting and request_id not in self._cancelled
 
-    def _take_images(self, session: Session, job: GenerateJob, images: Future[Images]) -> None:
+    def _take_images(
+        self, session: Session, job: GenerateJob, read: Future[Images], work: Work
+    ) -> None:
         """On the thread of pictures."""
         try:
-            self._tokenizing.submit(self._prepare, session, job, images.result())
+            images = read.result()
+            self._loop.call_soon_threadsafe(self._start_preparing, session, job, images, work)
         except NotWanted:
             self._end_aborted(job)
         except EngineFault as error:
@@ -178,10 +188,19 @@ class EngineService(m.EngineBase):
             log.exception("the pictures of request %s could not be read", job.request_id)
             self._fail(job, EngineFault(FaultKind.INTERNAL, f"the pictures failed: {error!r}"))
 
-    def _prepare(self, session: Session, job: GenerateJob, images: Images) -> None:
-        """On the tokenizer thread."""
+    def _start_preparing(
+        self, session: Session, job: GenerateJob, images: Images, work: Work
+    ) -> None:
+        self._watch_preparation(session)
+        self._tokenizing.submit(self._prepare, session, job, images, work)
+
+    def _prepare(self, session: Session, job: GenerateJob, images: Images, work: Work) -> None:
+        """On a tokenizer thread."""
         try:
-            prepared = session.preparer.prepare(job, images)
+            with doing(work, self._turn):
+                prepared = session.preparer.prepare(job, images)
+        except Cancelled:
+            self._end_aborted(job)
         except EngineFault as error:
             self._fail(job, error)
         except Exception as error:
@@ -196,7 +215,7 @@ class EngineService(m.EngineBase):
         if job.request_id in self._cancelled:
             self._end_aborted(job)
             return
-        self._preparing.discard(job.request_id)
+        self._preparing.pop(job.request_id, None)
         try:
             session.engine.submit(prepared)
         except EngineFault as error:
@@ -206,14 +225,14 @@ class EngineService(m.EngineBase):
             self._fail(job, EngineFault(FaultKind.INTERNAL, f"the request failed: {error!r}"))
 
     def _end_aborted(self, job: GenerateJob) -> None:
-        self._preparing.discard(job.request_id)
+        self._preparing.pop(job.request_id, None)
         self._cancelled.discard(job.request_id)
         news = Finished(EndReason.ABORT)
         count = max(1, min(job.n, MAX_ANSWERS))
         self._emit([Event(job.request_id, i, news) for i in range(count)])
 
     def _fail(self, job: GenerateJob, error: EngineFault) -> None:
-        self._preparing.discard(job.request_id)
+        self._preparing.pop(job.request_id, None)
         self._cancelled.discard(job.request_id)
         count = max(1, min(job.n, MAX_ANSWERS))
         self._emit([failure(job.request_id, i, error) for i in range(count)])
@@ -226,14 +245,15 @@ class EngineService(m.EngineBase):
         session = self._session
         if session is None:
             return m.AbortReply(found=False)
-        preparing = message.request_id in self._preparing
-        if preparing:
+        work = self._preparing.get(message.request_id)
+        if work is not None:
             self._cancelled.add(message.request_id)
+            work.cancel()
         call = self._mlx.call(session.engine.abort, message.request_id)
         found = await asyncio.wrap_future(call)
         if message.request_id not in self._preparing:  # it was queued before the mark was set
             self._cancelled.discard(message.request_id)
-        return m.AbortReply(found=found or preparing)
+        return m.AbortReply(found=found or work is not None)
 
     # -- questions
 
@@ -420,7 +440,46 @@ class EngineService(m.EngineBase):
 
     async def _on_tokenizer(self, function: Callable[[Session, Q], R], question: Q) -> R:
         session = self._ready()
-        return await self._loop.run_in_executor(self._tokenizing, function, session, question)
+        work = Work(self._turn)
+
+        def answer() -> R:
+            with doing(work, self._turn):
+                return function(session, question)
+
+        self._num_questions += 1
+        self._watch_preparation(session)
+        try:
+            return await self._loop.run_in_executor(self._tokenizing, answer)
+        except asyncio.CancelledError:  # the client has left
+            work.cancel()
+            raise
+        finally:
+            self._num_questions -= 1
+
+    # -- a tokenizer that hangs
+
+    def _watch_preparation(self, session: Session) -> None:
+        if self._watching is None or self._watching.done():
+            self._watching = self._loop.create_task(self._watch(session))
+
+    async def _watch(self, session: Session) -> None:
+        """Ends the process where native code hangs in it: nothing less ends a thread."""
+        while self._preparing or self._num_questions:
+            await asyncio.sleep(WATCH_S)
+            if stuck := await asyncio.to_thread(session.preparer.encoder.stuck):
+                self._end_broken(session, f"its tokenizer {stuck} with one prompt")
+                return
+
+    def _end_broken(self, session: Session, reason: str) -> None:
+        message = f"the files of model '{session.facts.model}' are broken: {reason}"
+        log.critical("%s", message)
+        self._accepting = False
+        fault = EngineFault(FaultKind.MODEL_BROKEN, message)
+        for request_id in list(self._preparing):
+            self._emit([failure(request_id, 0, fault)])
+        self._mlx.post(session.engine.fail_all, fault)
+        threading.Timer(2 * FLUSH_S, os._exit, (EngineExit.MODEL_BROKEN,)).start()
+        self._ending = self._loop.create_task(self._flush_and_end(EngineExit.MODEL_BROKEN))
 
 
 def _set_expanded(weights: ExpandedWeights, expanded: bool) -> None:

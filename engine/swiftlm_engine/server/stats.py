@@ -14,8 +14,9 @@ import time
 
 import mlx.core as mx
 
+from swiftlm_engine.isolation.footprint import footprint_bytes
 from swiftlm_engine.run.mlx_thread import MlxThread
-from swiftlm_engine.server.memory import footprint_bytes, holdings
+from swiftlm_engine.server.memory import holdings
 from swiftlm_engine.session.session import Session
 from swiftlm_proto import messages as m
 

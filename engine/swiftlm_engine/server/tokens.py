@@ -1,4 +1,4 @@
-"""Tokenise, detokenise and embedding inputs: questions for the tokenizer thread."""
+"""Tokenise, detokenise and embedding inputs: questions for the tokenizer threads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import betterproto2
 from swiftlm_engine.messages import EngineFault, FaultKind, GenerateJob
 from swiftlm_engine.prompt.prepare import Images
 from swiftlm_engine.session.session import Session
+from swiftlm_engine.text.encoder import MAX_TOKENS, TokenizerBroken, TooManyTokens
 from swiftlm_proto import messages as m
 
 
@@ -25,9 +26,7 @@ def tokenize_chat(session: Session, question: ChatToTokenize) -> m.TokenizeReply
 
 
 def tokenize_text(session: Session, question: m.TokenizeRequest) -> m.TokenizeReply:
-    ids = session.preparer.tokenizer.encode(
-        question.text or "", add_special_tokens=question.add_special_tokens
-    )
+    ids = _ids(session, question.text or "", "text", question.add_special_tokens)
     return _reply(session, ids, with_text=question.with_text)
 
 
@@ -52,7 +51,8 @@ def _embed_input(session: Session, one: m.EmbedInput, index: int) -> list[int]:
             ids = list(given.ids)
             _check(session, ids, "input")
         case (_, text):
-            ids = session.preparer.tokenizer.encode(text or "")
+            _check_size(session, text or "", index)
+            ids = _ids(session, text or "", "input")
     if not ids:
         raise EngineFault(FaultKind.INVALID, f"input[{index}] is empty", param="input")
     limit = session.facts.context
@@ -63,6 +63,29 @@ def _embed_input(session: Session, one: m.EmbedInput, index: int) -> list[int]:
             param="input",
         )
     return ids
+
+
+def _check_size(session: Session, text: str, index: int) -> None:
+    try:
+        session.preparer.encoder.check_size(len(text))
+    except TooManyTokens:
+        raise EngineFault(
+            FaultKind.CONTEXT_TOO_LONG,
+            f"input[{index}] has {len(text):,} characters; this model takes at most "
+            f"{session.facts.context} tokens",
+            param="input",
+        ) from None
+
+
+def _ids(session: Session, text: str, param: str, special: bool = True) -> list[int]:
+    try:
+        return session.preparer.encoder.ids(text, special)
+    except TooManyTokens as error:
+        message = f"{param} has {error.count} tokens; at most {MAX_TOKENS} are given"
+        raise EngineFault(FaultKind.CONTEXT_TOO_LONG, message, param=param) from error
+    except TokenizerBroken as error:
+        message = f"the tokenizer of model '{session.facts.model}' is broken: it {error}"
+        raise EngineFault(FaultKind.MODEL_BROKEN, message, param=param) from error
 
 
 def _check(session: Session, ids: list[int], param: str) -> None:

@@ -50,6 +50,9 @@ from swiftlm_engine.speculation.speculator import Speculator
 from swiftlm_engine.streaming.policy_choice import StreamWatcher, kept_policy
 from swiftlm_engine.streaming.reader import DEFAULT_THREADS, ReadFault
 from swiftlm_engine.streaming.report import NoCache, StreamingReport, StreamMode, StreamOptions
+from swiftlm_engine.text.encoder import Encoder
+from swiftlm_engine.text.isolated_template import IsolatedTemplates
+from swiftlm_engine.text.jinja import template_sources
 from swiftlm_engine.text.model_text import ModelText
 from swiftlm_engine.text.reasoning import TAGS
 from swiftlm_engine.vision.loading import open_images
@@ -124,9 +127,11 @@ def _assemble(
 ) -> Session:
     turboquant.install(weights.model)  # rows that decode together attend each for itself
     tokenizer = weights.tokenizer
-    text = ModelText(tokenizer, options.template_kwargs)
-    prefix = open_prefix_cache(options, kv, device, text.template.source, ranks)
     context = _context(options, kv.facts)
+    templates = IsolatedTemplates(template_sources(tokenizer))
+    encoder = Encoder(tokenizer, context)
+    text = ModelText(tokenizer, options.template_kwargs, templates, encoder)
+    prefix = open_prefix_cache(options, kv, device, text.template.source, ranks)
     # While experts stream, a wider batch or a draft asks for more of them than there are slots.
     # Whole layers are read once per step, so that there both are free.
     streams = weights.streaming is not None and weights.streaming.mode is StreamMode.EXPERTS
@@ -155,7 +160,9 @@ def _assemble(
         scheduler, runner, factory, event_buffer, kv_budget_bytes=options.kv_budget_bytes
     )
     preparer = Preparer(
+        options.model,
         tokenizer,
+        encoder,
         conversation.render,
         lambda job, prompt: make_constraints(compiler, job, prompt),
         context,
@@ -180,7 +187,7 @@ def _assemble(
         compiler,
         _subject(device, weights, kv, stream, facts, limits, streams),
         kv.facts,
-        RunWhenIdle(compiler.warm),
+        RunWhenIdle(_both(templates.warm, compiler.warm)),
         weights.streaming,
         _watcher(weights, options, kv),
         weights.expanded,
@@ -205,6 +212,14 @@ def _choices(
         vocab_size,
         needs_checkpoints=needs_checkpoints,
     )
+
+
+def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        first()
+        second()
+
+    return run
 
 
 def _compiler(text: ModelText, tokenizer: Any, vocab_size: int) -> ConstraintCompiler:

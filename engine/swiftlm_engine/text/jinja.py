@@ -11,6 +11,8 @@ from jinja2 import TemplateError
 
 from swiftlm_engine.text.chat import Chat, ImagePart, Message, Part, TextPart, ToolCall, tool_dicts
 from swiftlm_engine.text.detokenizer import bare
+from swiftlm_engine.text.isolated_template import IsolatedTemplates
+from swiftlm_engine.text.template_environment import render
 from swiftlm_engine.text.tools.json_stream import mend_object
 from swiftlm_engine.text.turns import Turns
 
@@ -22,13 +24,19 @@ CONTINUE_HERE = "\u2402swiftlm continues here\u2403"
 class Renderer:
     """`tokenizer` is a Hugging Face one, bare or wrapped by mlx-lm."""
 
-    def __init__(self, tokenizer: Any, defaults: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        defaults: Mapping[str, object] | None = None,
+        templates: IsolatedTemplates | None = None,
+    ) -> None:
         # Any: transformers and mlx-lm are untyped here.
         self._wrapper = tokenizer
         self._tokenizer = bare(tokenizer)
         # mlx-lm's renderers in Python, for models that come without a Jinja template.
         self._custom = vars(tokenizer).get("_chat_template")
         self._defaults = dict(defaults or {})
+        self._draw_source = render if templates is None else templates.render
         self.source = self._read_source()
         self._dict_arguments: bool | None = None
         self._broken_arguments: bool | None = None
@@ -80,9 +88,18 @@ class Renderer:
             if tools is not None:
                 common["tools"] = tools
             return str(self._wrapper.apply_chat_template(messages, **common, **variables))
-        return str(
-            self._tokenizer.apply_chat_template(messages, tools=tools, **common, **variables)
-        )
+        if not _renders_jinja(self._tokenizer):
+            text = self._tokenizer.apply_chat_template(messages, tools=tools, **common, **variables)
+            return str(text)
+        source = self._tokenizer.get_chat_template(None, tools)
+        given = {
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": answer,
+            **self._tokenizer.special_tokens_map,
+            **variables,
+        }
+        return self._draw_source(source, messages, given)
 
     def _as_dict(self, turn: Message, as_parts: bool) -> dict[str, Any]:
         shown: dict[str, Any] = {"role": turn.role}
@@ -152,10 +169,22 @@ class Renderer:
             return None
 
     def _read_source(self) -> str:
-        source = self._tokenizer.chat_template
-        if isinstance(source, dict):  # several named templates
-            return "\n".join(source.values())
-        return source or ""
+        return "\n".join(template_sources(self._tokenizer))
+
+
+def template_sources(tokenizer: Any) -> list[str]:
+    """The Jinja texts of a tokenizer, bare or wrapped: one, none, or several named ones."""
+    source = bare(tokenizer).chat_template
+    if isinstance(source, dict):
+        return list(source.values())
+    return [source] if source else []
+
+
+def _renders_jinja(tokenizer: Any) -> bool:
+    """As transformers does for nearly all; some classes have a way of their own, in Python."""
+    classes = type(tokenizer).__mro__
+    owner = next(one for one in classes if "apply_chat_template" in vars(one))
+    return bool(owner.__name__ == "PreTrainedTokenizerBase")
 
 
 def _open_ended(turn: Message) -> Message:

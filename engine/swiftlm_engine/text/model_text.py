@@ -6,6 +6,8 @@ from typing import Any
 from swiftlm_engine.text.answer_format import AnswerFormat
 from swiftlm_engine.text.chat import Chat
 from swiftlm_engine.text.detokenizer import TokenTexts, bare, special_tokens
+from swiftlm_engine.text.encoder import Encoder
+from swiftlm_engine.text.isolated_template import IsolatedTemplates
 from swiftlm_engine.text.output_parser import OutputOptions, OutputParser
 from swiftlm_engine.text.replay import RawCallMemory
 from swiftlm_engine.text.template import ChatTemplate, ImageTexts, RenderedPrompt, Replay
@@ -15,17 +17,22 @@ class ModelText:
     """Made once per loaded model; `render` and `output` per sequence."""
 
     def __init__(
-        self, tokenizer: Any, template_defaults: Mapping[str, object] | None = None
+        self,
+        tokenizer: Any,
+        template_defaults: Mapping[str, object] | None = None,
+        templates: IsolatedTemplates | None = None,
+        encoder: Encoder | None = None,
     ) -> None:
         # Any: a tokenizer of transformers, bare or wrapped by mlx-lm.
         self._tokenizer = tokenizer
+        self.encoder = encoder or Encoder(tokenizer)
         self.memory = RawCallMemory()
         replay = Replay(
             self.memory,
             lambda tools: self.format.finder(tools),
             lambda: self.format.family.counted_ids,
         )
-        self.template = ChatTemplate(tokenizer, template_defaults, replay)
+        self.template = ChatTemplate(tokenizer, template_defaults, replay, templates, self.encoder)
         inner = bare(tokenizer)
         self.format = AnswerFormat(
             self.template.source,

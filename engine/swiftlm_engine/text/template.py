@@ -15,6 +15,8 @@ from typing import Any
 from swiftlm_engine.text.boundaries import Boundaries, Encoded, Position
 from swiftlm_engine.text.chat import Chat, Message, TextPart, ToolCall, ToolSpec
 from swiftlm_engine.text.detokenizer import bare
+from swiftlm_engine.text.encoder import Encoder
+from swiftlm_engine.text.isolated_template import IsolatedTemplates
 from swiftlm_engine.text.jinja import TEMPLATE_ERRORS, Renderer
 from swiftlm_engine.text.plain_tools import (
     PYTHON_CALL_START,
@@ -43,6 +45,7 @@ from swiftlm_engine.text.turns import (
     with_tool_names,
 )
 
+MAX_TRIED_ENDS = 32  # to find the message at fault: each is drawn again
 _PROBE_WORD = "zanzibar"
 _PROBE_CALL = ToolCall("call12345", "look", f'{{"at": "{_PROBE_WORD}"}}')
 _PROBE = (
@@ -111,9 +114,12 @@ class ChatTemplate:
         tokenizer: Any,  # transformers and mlx-lm are untyped here
         defaults: Mapping[str, object] | None = None,
         replay: Replay | None = None,
+        templates: IsolatedTemplates | None = None,
+        encoder: Encoder | None = None,
     ) -> None:
         self._tokenizer = bare(tokenizer)
-        self._renderer = Renderer(tokenizer, defaults)
+        self._renderer = Renderer(tokenizer, defaults, templates)
+        self._encoder = encoder or Encoder(tokenizer)
         self._replay = replay
         self._boundaries = Boundaries()
 
@@ -145,7 +151,7 @@ class ChatTemplate:
         changes = splices(drawn.text, calls, past) if past is not None else []
         if images is not None:
             changes = sorted([*changes, *_marks(drawn.text, images)], key=lambda c: c.start)
-        encoded = self._encode(apply(drawn.text, changes))
+        encoded = self._encoder.with_ends(apply(drawn.text, changes))
         opening = _opening(drawn, positions)
         return RenderedPrompt(
             encoded.token_ids,
@@ -214,7 +220,8 @@ class ChatTemplate:
 
     def _refused_index(self, chat: Chat) -> int | None:
         """The first message without which the rest before it renders."""
-        for end in range(len(chat.messages) - 1, 0, -1):
+        last = len(chat.messages) - 1
+        for end in range(last, max(0, last - MAX_TRIED_ENDS), -1):
             beginning = replace(chat, messages=chat.messages[:end])
             for said, turns, as_parts in self._ways(beginning):
                 try:
@@ -222,18 +229,11 @@ class ChatTemplate:
                 except TEMPLATE_ERRORS:
                     continue
                 return end
-        return 0
+        return 0 if last <= MAX_TRIED_ENDS else None
 
     def _with_prompt_ids(self, chat: Chat, past: Recollection) -> Chat:
         counts = self._replay is not None and self._replay.counts_calls()
         return replace(chat, messages=with_written_ids(chat.messages, past, counts))
-
-    def _encode(self, text: str) -> Encoded:
-        encoding = self._tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
-        ends = [end for _, end in encoding["offset_mapping"]]
-        return Encoded(text, tuple(encoding["input_ids"]), ends)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import signal
+import subprocess
 import time
 
 import pytest
@@ -85,13 +86,17 @@ def test_control_tokens_are_known_to_the_trial(bench: Bench) -> None:
         bench.compiler.start(Lark(before + json.dumps(chain(3000))), thinks=False)
 
 
+def only_process(trial: Trial) -> subprocess.Popen[bytes]:
+    ((_, child),) = trial.children._idle
+    return child.process
+
+
 def test_a_grammar_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("swiftlm_engine.grammar.trial.DEADLINE_S", 0.3)
     trial = Trial(300, {}, [0])
     grammar = json.dumps({"grammars": [{"lark_grammar": 'start: "a"'}]})
     trial.check(grammar)
-    process = trial._process
-    assert process is not None
+    process = only_process(trial)
     os.kill(process.pid, signal.SIGSTOP)
     with pytest.raises(ValueError, match="takes longer"):
         trial.check(grammar)
@@ -102,8 +107,7 @@ def test_a_grammar_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatc
 def test_the_process_ends_with_its_trial() -> None:
     trial = Trial(300, {}, [0])
     trial.check(json.dumps({"grammars": [{"lark_grammar": 'start: "a"'}]}))
-    process = trial._process
-    assert process is not None
+    process = only_process(trial)
     del trial
     gc.collect()
     assert process.returncode is not None

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from swiftlm_engine.server.memory import footprint_bytes
+from swiftlm_engine.isolation.footprint import footprint_bytes
 from swiftlm_engine.session.malloc_trim import MallocTrim, trim
 
 

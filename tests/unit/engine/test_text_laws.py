@@ -17,6 +17,7 @@ from swiftlm_engine.messages import GenerateJob, Infill
 from swiftlm_engine.prompt.prepare import Preparer
 from swiftlm_engine.text.chat import Chat, Message, TextPart
 from swiftlm_engine.text.detokenizer import TokenTexts
+from swiftlm_engine.text.encoder import Encoder
 from swiftlm_engine.text.events import TextFinish
 from swiftlm_engine.text.model_text import ModelText
 from swiftlm_engine.text.output_parser import OutputOptions
@@ -123,9 +124,9 @@ def test_a_continuation_keeps_its_first_space(kind: str) -> None:
 
 
 def preparer(made: PreTrainedTokenizerFast) -> Preparer:
-    return Preparer(
-        made, lambda job, chat: None, lambda job, prompt: (None,) * job.n, 512, len(made), 4
-    )
+    constraints = lambda job, prompt: (None,) * job.n  # noqa: E731
+    encoder = Encoder(made)
+    return Preparer("m", made, encoder, lambda job, chat: None, constraints, 512, len(made), 4)
 
 
 @KINDS

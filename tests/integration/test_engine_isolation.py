@@ -1,0 +1,71 @@
+"""Promise: a prompt that takes long to prepare holds up nobody, and ends when its client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from engine_process import EngineProcess, engine_process
+from tiny_models import CHATML, make_model
+
+from swiftlm_proto import messages as m
+
+SLOW = (
+    "{% if 'slow' in messages[0].content %}{% for i in range(90000) %}{% for j in range(90000) %}"
+    "{% endfor %}{% endfor %}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model("llama", tmp_path_factory.mktemp("llama"), template=SLOW + CHATML)
+
+
+@pytest.fixture
+async def engine(tmp_path: Path, folder: Path, room_path: str) -> AsyncIterator[EngineProcess]:
+    async with engine_process(tmp_path, room_path) as engine:
+        await engine.load(folder)
+        yield engine
+
+
+def chat(request_id: str, text: str) -> m.GenerateRequest:
+    messages = [m.Message(role="user", parts=[m.Part(text=text)])]
+    return m.GenerateRequest(request_id=request_id, chat=m.Chat(messages=messages), max_tokens=2)
+
+
+async def test_a_hanging_template_holds_up_nobody_and_ends_with_its_client(
+    engine: EngineProcess,
+) -> None:
+    await engine.ask(chat("first", "hi"))
+    for i in range(3):
+        await engine.requests.put(chat(f"hangs {i}", "slow"))
+    await asyncio.sleep(0.3)
+    began = time.monotonic()
+    _, end = await engine.ask(chat("next", "hi"))
+    assert end.reason == m.FinishedReason.LENGTH
+    assert time.monotonic() - began < 2
+    for i in range(3):
+        assert (await engine.stub.abort(m.AbortRequest(request_id=f"hangs {i}"))).found
+    ends = [await next_end(engine) for _ in range(3)]
+    assert {end.reason for end in ends} == {m.FinishedReason.ABORT}
+    assert time.monotonic() - began < 6  # far less than the template is allowed
+
+
+async def next_end(engine: EngineProcess) -> m.Finished:
+    while True:
+        event = await asyncio.wait_for(engine.events.get(), 10)
+        assert event is not None
+        if event.finished is not None:
+            return event.finished
+
+
+async def test_a_prompt_of_megabytes_is_refused_by_its_size(engine: EngineProcess) -> None:
+    began = time.monotonic()
+    _, end = await engine.ask(chat("r", "all of it " * 1_000_000))
+    assert end.fault is not None
+    assert end.fault.kind == m.FaultKind.CONTEXT_TOO_LONG
+    assert "10,000,000 characters" in end.fault.message
+    assert time.monotonic() - began < 5
