@@ -16,7 +16,7 @@ from tiny_models import make_model
 from swiftlm_engine.isolation.work import Work
 from swiftlm_engine.messages import EndReason, EngineFault, FaultKind, GenerateJob
 from swiftlm_engine.run.mlx_thread import MlxThread
-from swiftlm_engine.server import tokens
+from swiftlm_engine.server import tokens, wire
 from swiftlm_engine.server.service import EngineService
 from swiftlm_proto import messages as m
 from swiftlm_proto.exit_codes import EngineExit
@@ -47,8 +47,9 @@ def test_prompt_that_leaves_no_room_is_refused_with_both_lengths_and_never_cut(e
 def test_prompt_that_is_too_long_can_be_counted(engine):
     # Agents count to see whether they must compact; the answer "too long" would not tell them.
     said = m.Message(role="user", parts=[m.Part(text="word " * 5 * CONTEXT)])
-    question = m.TokenizeRequest(chat=m.Chat(messages=[said]))
-    assert len(tokens.tokenize(engine.session, question).ids) > 5 * CONTEXT
+    job = GenerateJob("", wire.chat(m.Chat(messages=[said])))
+    question = tokens.ChatToTokenize(job, (), with_text=False)
+    assert len(tokens.tokenize_chat(engine.session, question).ids) > 5 * CONTEXT
 
 
 def test_answer_without_a_limit_may_fill_the_rest_of_the_context(engine):
