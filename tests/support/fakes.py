@@ -14,7 +14,7 @@ from pathlib import Path
 from swiftlm_proto import messages as m
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.engine import OnProgress
-from swiftlmd.engines.placement import Placement
+from swiftlmd.engines.placement import NOTHING_ELSEWHERE, OnHosts, Placement
 from swiftlmd.engines.process import ProcessEnd
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.store.types import ModelSource, StoredModel
@@ -146,6 +146,7 @@ class FakePlanner:
         *,
         held_bytes: int,
         returning_bytes: int,
+        elsewhere: OnHosts = NOTHING_ELSEWHERE,
         force: bool = False,
     ) -> Placement:
         if self.faults:

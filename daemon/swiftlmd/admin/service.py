@@ -265,6 +265,7 @@ class AdminService(m.AdminBase):
                 options_over(self._configuration.settings.for_model(name), message.options),
                 held_bytes=residency.held_bytes(besides=name),
                 returning_bytes=residency.held_bytes(only=name),
+                elsewhere=residency.held_elsewhere(name),
             )
         except ServiceError as error:
             return m.PlanModelReply(fault=error.to_fault())

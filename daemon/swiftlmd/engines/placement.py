@@ -55,6 +55,17 @@ class GroupPlacement:
 
 
 @dataclass(frozen=True, slots=True)
+class OnHosts:
+    """Bytes that models of groups hold on other hosts by their names, and that will come back."""
+
+    held: Mapping[str, int] = field(default_factory=dict)
+    returning: Mapping[str, int] = field(default_factory=dict)
+
+
+NOTHING_ELSEWHERE = OnHosts()
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """One verdict. `request` is what the engine gets when the verdict is followed."""
 
@@ -69,6 +80,7 @@ class Placement:
     environment: Mapping[str, str] = field(default_factory=dict)
     sampling: m.Sampling = field(default_factory=m.Sampling)  # where a request says nothing
     group: GroupPlacement | None = None
+    elsewhere: Mapping[str, int] = field(default_factory=dict)  # what its ranks need, by host
 
 
 class Planner(Protocol):
@@ -81,10 +93,12 @@ class Planner(Protocol):
         *,
         held_bytes: int,
         returning_bytes: int,
+        elsewhere: OnHosts = NOTHING_ELSEWHERE,
         force: bool = False,
     ) -> Placement:
         """The verdict on `model` while others hold `held_bytes` of the budget; forced ones fit.
 
         `returning_bytes` will come back to the machine before the load (models about to be
-        evicted). Raises ServiceError when the model's files cannot be understood.
+        evicted); `elsewhere` says the same of other hosts. Raises ServiceError when the model's
+        files cannot be understood.
         """

@@ -35,7 +35,7 @@ from swiftlm_proto.paths import Paths
 from swiftlmd.calibration.store import CalibrationStore, Manner
 from swiftlmd.config.settings import Settings
 from swiftlmd.config.values import size_bytes
-from swiftlmd.engines.placement import Placement
+from swiftlmd.engines.placement import NOTHING_ELSEWHERE, OnHosts, Placement
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.hosts.survey import Survey
 from swiftlmd.planning.disk_speeds import DiskSpeeds, streamed_record_bytes
@@ -77,13 +77,14 @@ class ModelPlanner:
         *,
         held_bytes: int,
         returning_bytes: int,
+        elsewhere: OnHosts = NOTHING_ELSEWHERE,
         force: bool = False,
     ) -> Placement:
         limits = await asyncio.to_thread(
             self._limits, committed_bytes=held_bytes, returning_bytes=returning_bytes
         )
         try:
-            way = await asyncio.to_thread(self._way, model, settings, limits, force)
+            way = await asyncio.to_thread(self._way, model, settings, limits, elsewhere, force)
             plan = way.ranks[0].plan if way else None
             if plan is None:
                 plan = await asyncio.to_thread(self._plan, model.path, settings, limits, force)
@@ -111,13 +112,18 @@ class ModelPlanner:
         return placement if way is None else spread(placement, way, self._read(model.path))
 
     def _way(
-        self, model: StoredModel, settings: Settings, limits: MachineLimits, force: bool
+        self,
+        model: StoredModel,
+        settings: Settings,
+        limits: MachineLimits,
+        elsewhere: OnHosts,
+        force: bool,
     ) -> Way | None:
         """Over the hosts of the group; None for a model of one process, or hosts nobody can ask."""
         if not settings.engine_cluster or self._survey is None:
             return None
         facts = self._read(model.path)
-        hosts = self._survey.hosts(settings, model.name, facts.fingerprint, limits)
+        hosts = self._survey.hosts(settings, model.name, facts.fingerprint, limits, elsewhere)
         if len(hosts) < 2:
             return None
         request = plan_request(settings, limits, force=force)

@@ -33,7 +33,16 @@ def spread(placement: Placement, way: Way, facts: ModelFacts) -> Placement:
             fingerprint=facts.fingerprint,
             limits=tuple(_limits(rank.plan) for rank in way.ranks),
         ),
+        elsewhere=_elsewhere(way),
     )
+
+
+def _elsewhere(way: Way) -> dict[str, int]:
+    needed: dict[str, int] = {}
+    for rank in way.ranks:
+        if rank.host.name != way.ranks[0].host.name:
+            needed[rank.host.name] = needed.get(rank.host.name, 0) + rank.plan.total_bytes
+    return needed
 
 
 def _limits(plan: Plan) -> RankLimits:

@@ -11,23 +11,44 @@ import asyncio
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from swiftlm_proto import messages as m
 from swiftlmd.clock import Clock
-from swiftlmd.engines.placement import Placement, Planner, without_expansion
+from swiftlmd.engines.placement import OnHosts, Placement, Planner, without_expansion
 from swiftlmd.faults import Kind, MemoryFull, ServiceError
 from swiftlmd.residency.resident import Resident, State
 
 log = logging.getLogger(__name__)
 
 _SETTLE_S = 3.0  # memory of a process that has ended comes back within this
+_SETTLE_ELSEWHERE_S = 10.0  # a rank elsewhere first has to see that its group is gone
 _SETTLE_STEP_S = 0.2
 _RETRY_AFTER_S = 10  # other models are in the way: one may have left by then
 _EVERYTHING = 2**60  # bytes: as if no other program held memory
+_NOWHERE: Mapping[str, int] = {}
 
 StopResident = Callable[[Resident, m.Fault], asyncio.Task[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Returned:
+    """What an engine that has ended held, which a reading may not show until then."""
+
+    until: float
+    num_bytes: int
+    elsewhere_until: float = 0.0
+    elsewhere: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """Of one host's memory, as a plan takes it."""
+
+    held: int
+    returning: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +75,7 @@ class Evictor:
         self._stop = stop
         self._memory_is_short = memory_is_short
         self._turns = itertools.count(1)
-        self._returned: list[tuple[float, int]] = []  # when engines ended, and what they held
+        self._returned: list[_Returned] = []
         self._deciding = asyncio.Lock()  # guards priced_bytes and claimed_by
 
     async def make(self, newcomer: Resident) -> Placement:
@@ -82,9 +103,11 @@ class Evictor:
             if not await self._leaving_for(newcomer, [replaced]):
                 raise await self._refusal(newcomer, placement)
 
-    def returned(self, num_bytes: int) -> None:
-        """An engine is gone; the kernel may show its memory a little later."""
-        self._returned.append((self._clock.now(), num_bytes))
+    def returned(self, num_bytes: int, elsewhere: Mapping[str, int] = _NOWHERE) -> None:
+        """An engine is gone; the kernel may show its memory a little later, other hosts theirs."""
+        now = self._clock.now()
+        until, elsewhere_until = now + _SETTLE_S, now + _SETTLE_ELSEWHERE_S
+        self._returned.append(_Returned(until, num_bytes, elsewhere_until, elsewhere))
 
     async def _decide(self, newcomer: Resident) -> Placement | _Packing | list[Resident]:
         """The placement, or what must happen first: float32 weights are given up, or models leave
@@ -95,8 +118,8 @@ class Evictor:
         placement = await self._place(newcomer)
         if self._suits(newcomer, placement):
             return _booked(newcomer, placement)
-        if returning := self._returning():
-            settled = await self._place(newcomer, returning_bytes=returning)
+        if self._is_returning():
+            settled = await self._place(newcomer, settled=True)
             if self._suits(newcomer, settled):
                 return []
         if packing := await self._packing_for(newcomer, placement):
@@ -126,23 +149,46 @@ class Evictor:
         *,
         packing: Sequence[Resident] = (),
         force: bool = False,
-        returning_bytes: int = 0,
+        settled: bool = False,
     ) -> Placement:
-        """The verdict when `gone` have left: beside what is here then, and what is booked."""
-        here, booked = self._kept(newcomer, gone)
-        others = self._others(newcomer)
+        """The verdict when `gone` have left: beside what is here then, and what is booked.
+        `settled`: as if all that engines held before they ended had come back."""
         packed = sum(resident.expanded_bytes for resident in packing)
-        returning_bytes += packed
-        now = _memory(r for r in others if r in gone) + returning_bytes
-        later = _memory(r for r in others if r in gone or self._is_leaving(r, newcomer))
-        claims = _priced(r for r in booked if not r.holds_memory)
+        back = self._returning() if settled else 0
+        own = self._count(newcomer, gone, back + packed, _priced, _memory)
+        others = self._others(newcomer)
+        held, returning = {}, {}
+        for host in {host for r in others for host in r.elsewhere} | self._hosts_returning():
+            size = partial(_priced_on, host)
+            back = self._returning(host) if settled else 0
+            there = self._count(newcomer, gone, back, size, size)
+            held[host], returning[host] = there.held, there.returning
         return await self._planner.place(
             newcomer.stored,
             newcomer.loaded_as,
-            held_bytes=max(_priced(here), _priced(booked)) - packed,
-            returning_bytes=min(now, later + returning_bytes - claims),
+            held_bytes=own.held - packed,
+            returning_bytes=own.returning,
+            elsewhere=OnHosts(held, returning),
             force=force,
         )
+
+    def _count(
+        self,
+        newcomer: Resident,
+        gone: Sequence[Resident],
+        back: int,
+        priced: Callable[[Resident], int],
+        memory: Callable[[Resident], int],
+    ) -> _Count:
+        """Of one host. `back`: what comes back beside the memory of `gone`."""
+        here, booked = self._kept(newcomer, gone)
+        others = self._others(newcomer)
+        leaving = [r for r in others if r in gone or self._is_leaving(r, newcomer)]
+        now = sum(memory(r) for r in others if r in gone and r.holds_memory) + back
+        later = sum(memory(r) for r in leaving if r.holds_memory) + back
+        claims = sum(priced(r) for r in booked if not r.holds_memory)
+        held = max(sum(map(priced, here)), sum(map(priced, booked)))
+        return _Count(held, min(now, later - claims))
 
     def _kept(
         self, newcomer: Resident, gone: Sequence[Resident]
@@ -159,11 +205,21 @@ class Evictor:
         claimant = resident.claimed_by
         return claimant is not None and claimant.turn < newcomer.turn
 
-    def _returning(self) -> int:
-        """What ended engines held that the kernel may not show yet."""
-        since = self._clock.now() - _SETTLE_S
-        self._returned = [(when, size) for when, size in self._returned if when > since]
-        return sum(size for _, size in self._returned)
+    def _is_returning(self) -> bool:
+        now = self._clock.now()
+        self._returned = [r for r in self._returned if max(r.until, r.elsewhere_until) > now]
+        return self._returning() > 0 or bool(self._hosts_returning())
+
+    def _returning(self, host: str = "") -> int:
+        """What ended engines held that the kernel here, or another host, may not show yet."""
+        now = self._clock.now()
+        if not host:
+            return sum(r.num_bytes for r in self._returned if r.until > now)
+        return sum(r.elsewhere.get(host, 0) for r in self._returned if r.elsewhere_until > now)
+
+    def _hosts_returning(self) -> set[str]:
+        now = self._clock.now()
+        return {host for r in self._returned if r.elsewhere_until > now for host in r.elsewhere}
 
     async def _packing_for(
         self, newcomer: Resident, placement: Placement, gone: Sequence[Resident] = ()
@@ -256,8 +312,13 @@ class Evictor:
     async def _refusal(self, newcomer: Resident, placement: Placement) -> ServiceError:
         """Final where the model would not fit alone, else an invitation to ask again."""
         limit = newcomer.settings.models_max_loaded
+        hosts = dict.fromkeys(newcomer.loaded_as.cluster_hosts, _EVERYTHING)
         alone = await self._planner.place(
-            newcomer.stored, newcomer.loaded_as, held_bytes=0, returning_bytes=_EVERYTHING
+            newcomer.stored,
+            newcomer.loaded_as,
+            held_bytes=0,
+            returning_bytes=_EVERYTHING,
+            elsewhere=OnHosts(returning=hosts),
         )
         if not alone.fits:
             return ServiceError(Kind.NOT_ENOUGH_MEMORY, alone.refusal)
@@ -330,7 +391,7 @@ class Evictor:
 
 def _booked(newcomer: Resident, placement: Placement) -> Placement:
     placement.request.force = newcomer.force
-    newcomer.priced_bytes = placement.needed_bytes
+    newcomer.priced_bytes, newcomer.elsewhere = placement.needed_bytes, placement.elsewhere
     newcomer.expanded_bytes = placement.expanded_bytes
     newcomer.price_request = placement.price_request
     newcomer.plan = placement.plan
@@ -372,9 +433,13 @@ def _too_many(limit: int, loaded: Sequence[Resident]) -> str:
     )
 
 
-def _priced(residents: Iterable[Resident]) -> int:
-    return sum(resident.priced_bytes for resident in residents)
+def _priced(resident: Resident) -> int:
+    return resident.priced_bytes
 
 
-def _memory(residents: Iterable[Resident]) -> int:
-    return sum(max(r.footprint_bytes, r.priced_bytes) for r in residents if r.holds_memory)
+def _memory(resident: Resident) -> int:
+    return max(resident.footprint_bytes, resident.priced_bytes)
+
+
+def _priced_on(host: str, resident: Resident) -> int:
+    return resident.elsewhere.get(host, 0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from swiftlm_proto import messages as m
 from swiftlmd.clock import Clock
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.engine import Engine, OnProgress
-from swiftlmd.engines.placement import Placement, Planner, PriceRequest
+from swiftlmd.engines.placement import OnHosts, Placement, Planner, PriceRequest
 from swiftlmd.engines.process import EngineDied, ProcessEnd
 from swiftlmd.engines.signs import FEW_QUESTIONS, Observe, unobserved
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
@@ -151,6 +152,14 @@ class Residency:
             for resident in self.residents
             if resident.name != besides and only in ("", resident.name)
         )
+
+    def held_elsewhere(self, name: str) -> OnHosts:
+        """What models hold on other hosts of a group, as a plan of `name` is to see it."""
+        held: Counter[str] = Counter()
+        returning: Counter[str] = Counter()
+        for resident in self.residents:
+            (returning if resident.name == name else held).update(resident.elsewhere)
+        return OnHosts(held, returning)
 
     @asynccontextmanager
     async def lease(self, name: str, keep_alive_s: float | None = None) -> AsyncIterator[Lease]:
@@ -379,8 +388,8 @@ class Residency:
         resident.state, resident.fault = State.FAILED, error
         resident.failed_at = self._clock.now()
         if resident.was_launched:
-            self._room.returned(resident.priced_bytes)
-        resident.priced_bytes = 0
+            self._room.returned(resident.priced_bytes, resident.elsewhere)
+        resident.priced_bytes, resident.elsewhere = 0, {}
 
     async def _attend(self, resident: Resident, engine: Engine) -> None:
         """Root of an engine's task: from ready to gone."""
@@ -392,8 +401,8 @@ class Residency:
             log.exception("attending an engine failed model=%s", resident.name)
             engine.kill("the daemon lost hold of the engine")
             end = None
-        self._room.returned(resident.priced_bytes)
-        resident.engine, resident.priced_bytes = None, 0
+        self._room.returned(resident.priced_bytes, resident.elsewhere)
+        resident.engine, resident.priced_bytes, resident.elsewhere = None, 0, {}
         resident.gone.set()
         if resident.stopping is not None:
             self._forget(resident)

@@ -53,6 +53,7 @@ class Resident:
     engine: Engine | None = None
     signs: Signs = field(default_factory=lambda: Signs(0.0))  # of that engine
     priced_bytes: int = 0
+    elsewhere: Mapping[str, int] = field(default_factory=dict)  # its ranks' bytes, by host
     expanded_bytes: int = 0  # of those, what quantizing its weights again would give back
     price_request: PriceRequest = free_of_charge
     plan: str = ""

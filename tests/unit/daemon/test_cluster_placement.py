@@ -18,7 +18,7 @@ from swiftlm_proto.paths import under
 from swiftlmd.calibration import CalibrationStore
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.group import group_arguments
-from swiftlmd.engines.placement import Placement
+from swiftlmd.engines.placement import OnHosts, Placement
 from swiftlmd.faults import ServiceError
 from swiftlmd.planning.disk_speeds import DiskSpeeds
 from swiftlmd.planning.planner import ModelPlanner
@@ -40,7 +40,12 @@ class FakeSurvey:
         self.other = other
 
     def hosts(
-        self, settings: Settings, name: str, fingerprint: str, own: MachineLimits
+        self,
+        settings: Settings,
+        name: str,
+        fingerprint: str,
+        own: MachineLimits,
+        elsewhere: OnHosts,
     ) -> list[GroupHost]:
         return [GroupHost("this machine", own), GroupHost("studio", self.other, CABLE)]
 
