@@ -1,17 +1,19 @@
 """The prefix cache of one model: match before prefill, store at boundaries and at the end.
 
-Belongs to the engine thread. A hit hands out caches that share the stored buffers copy-on-write, so
-any number of sequences may continue from one entry, and no stored entry ever changes.
+Belongs to the engine thread. A hit hands out caches that share the stored buffers, so any number of
+sequences may continue from one entry, and no stored entry ever changes.
 """
 
 import logging
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from swiftlm_engine.brain.kv_extents import Extent
 from swiftlm_engine.brain.prefix_index import Entry, Found, Kind
+from swiftlm_engine.kv.shared_cache import KVBuffer
 from swiftlm_engine.prefix.block_tree import BlockPath
 from swiftlm_engine.prefix.ram import CacheLayout, RamTier
 from swiftlm_engine.prefix.snapshot import Cache, assemble, kind_of, leaves_of, length_of
@@ -126,6 +128,10 @@ class PrefixCache:
     @property
     def nbytes(self) -> int:
         return self._ram.nbytes
+
+    def bytes_in(self, extents: Iterable[Extent[KVBuffer]]) -> int:
+        """What counts in `nbytes` of buffers that running sequences hold, too."""
+        return sum(self._ram.bytes_in(extent) for extent in set(extents))
 
     def match(self, token_ids: Sequence[int], salt: bytes = b"") -> Match | Miss:
         """The longest usable prefix, at most all but the last token, which is still to be run."""

@@ -13,6 +13,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import ChunkedKVCache, QuantizedKVCache, RotatingKVCache
 
+from swiftlm_engine.kv.shared_cache import SharedKVCache
 from swiftlm_engine.prefix.block_file import ArrayRecord
 from swiftlm_engine.prefix.snapshot import PLAIN, Cache, LeafKind, kind_of
 
@@ -47,12 +48,34 @@ class DiskLayout:
 
 def _goes_by_tokens(leaf: Cache) -> bool:
     return kind_of(leaf) is LeafKind.WINDOW or (
-        kind_of(leaf) is LeafKind.TRUNK and isinstance(leaf, PLAIN)
+        kind_of(leaf) is LeafKind.TRUNK and isinstance(leaf, (*PLAIN, SharedKVCache))
     )
 
 
 def window_size(leaf: Cache) -> int:
     return int(leaf.chunk_size if isinstance(leaf, ChunkedKVCache) else leaf.max_size)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTokens:
+    """As `TokenArrays`, of a leaf whose buffers others may write on: takes a view when asked."""
+
+    leaf: SharedKVCache
+
+    @property
+    def first(self) -> int:
+        return 0
+
+    @property
+    def end(self) -> int:
+        return self.leaf.offset
+
+    @property
+    def nbytes(self) -> int:
+        return sum(nbytes for _, nbytes in self.leaf.held_bytes())
+
+    def between(self, low: int, high: int) -> list[mx.array]:
+        return list(self.leaf.between(low, high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +86,17 @@ class TokenArrays:
     end: int
     arrays: tuple[mx.array, ...]  # (1, H, end - first, ...) each
 
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
     def between(self, low: int, high: int) -> list[mx.array]:
         return [a[:, :, low - self.first : high - self.first] for a in self.arrays]
 
 
-def token_arrays(leaf: Cache) -> TokenArrays:
+def token_arrays(leaf: Cache) -> TokenArrays | SharedTokens:
+    if isinstance(leaf, SharedKVCache):
+        return SharedTokens(leaf)
     keys, values = leaf.keys, leaf.values
     if isinstance(leaf, RotatingKVCache):
         keys, values = leaf._temporal_order(keys), leaf._temporal_order(values)
@@ -81,6 +110,11 @@ def token_arrays(leaf: Cache) -> TokenArrays:
 
 def leaf_from_tokens(empty: Cache, arrays: Sequence[mx.array], length: int) -> Cache:
     """A leaf at `length` tokens that holds the newest of them: those in `arrays`."""
+    if isinstance(empty, SharedKVCache):
+        shared = SharedKVCache(empty.sharing)
+        keys, values = arrays
+        shared.adopt(keys, values, length)
+        return shared
     leaf = copy.deepcopy(empty)
     half = len(arrays) // 2
     if isinstance(leaf, QuantizedKVCache):

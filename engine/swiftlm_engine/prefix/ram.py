@@ -2,7 +2,8 @@
 
 A stored prefix is a trunk (leaves that can be cut anywhere) and a state (all other leaves, which
 serve what they can); each is an entry of its own, so that many checkpoints of one conversation
-share one trunk. Never holds more bytes than its budget once a call has returned.
+share one trunk. Trunks that begin alike may hold the same buffers, which then count once. Never
+holds more bytes than its budget once a call has returned.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,9 @@ from itertools import count
 
 import mlx.core as mx
 
+from swiftlm_engine.brain.kv_extents import Extent, SharedBytes
 from swiftlm_engine.brain.prefix_index import CachedPart, Entry, Found, Kind, PrefixIndex
+from swiftlm_engine.kv.shared_cache import KVBuffer, SharedKVCache, fit
 from swiftlm_engine.prefix.snapshot import (
     Cache,
     LeafKind,
@@ -65,6 +68,12 @@ class _Kept:
 
     number: int
     leaves: Leaves
+    claims: tuple[tuple[Extent[KVBuffer], int], ...]  # bytes in buffers that others may hold
+
+
+def _claims(leaves: Leaves) -> tuple[tuple[Extent[KVBuffer], int], ...]:
+    shared = (leaf for leaf in leaves.values() if isinstance(leaf, SharedKVCache))
+    return tuple(claim for leaf in shared for claim in leaf.held_bytes())
 
 
 def assembled(layout: CacheLayout, parts: Sequence[tuple[Leaves, int]], length: int) -> list[Cache]:
@@ -97,6 +106,7 @@ class RamTier:
         self.num_evicted = 0
         self._index = PrefixIndex(layout.needs)
         self._kept: dict[Entry, _Kept] = {}
+        self._shared = SharedBytes()
         self._numbers = count(1)
         self._on_removed = on_removed
         self._ranks = ranks
@@ -106,7 +116,11 @@ class RamTier:
 
     @property
     def nbytes(self) -> int:
-        return self._index.nbytes
+        return self._index.nbytes - self._shared.surplus
+
+    def bytes_in(self, extent: Extent[KVBuffer]) -> int:
+        """Bytes of an extent that count here."""
+        return self._shared.of(extent)
 
     def find(self, token_ids: Sequence[int], max_length: int, salt: bytes) -> Found:
         return self._index.find(token_ids, max_length, salt)
@@ -136,7 +150,7 @@ class RamTier:
             )
             self._forget(superseded, was_evicted=False)
             if entry not in self._kept:
-                kept = self._kept[entry] = _Kept(next(self._numbers), leaves)
+                kept = self._keep(entry, leaves)
                 self._ranks.keep(kept.number, part)
                 # Started here: a snapshot must not keep a graph, and so its inputs, alive.
                 mx.async_eval([arrays_of(leaf) for leaf in leaves.values()])
@@ -181,12 +195,12 @@ class RamTier:
                 self._index.unlock(entry)
 
     def _evict(self) -> None:
-        while self._index.nbytes > self.budget_bytes:
+        while self.nbytes > self.budget_bytes:
             victims = self._index.victims(max_protected_bytes=self.budget_bytes // 2)
             if not victims:
                 raise RuntimeError("prefix cache: every entry is locked and the budget is exceeded")
             for victim in victims:
-                if self._index.nbytes > self.budget_bytes and victim in self._kept:
+                if self.nbytes > self.budget_bytes and victim in self._kept:
                     self._evict_one(victim)
 
     def _evict_one(self, victim: Entry) -> None:
@@ -204,22 +218,29 @@ class RamTier:
         if self._index.covered_elsewhere(trunk, length):
             return False
         shorter_by = trunk.length - length
-        whole = self._kept[trunk]
-        leaves = cut(whole.leaves, length, shorter_by)
+        number, leaves = self._kept[trunk].number, self._kept[trunk].leaves
+        leaves = cut(leaves, length, shorter_by)
         nbytes = sum(map(leaf_nbytes, leaves.values()))
         if nbytes >= trunk.nbytes:
             return False
         mx.eval([arrays_of(leaf) for leaf in leaves.values()])
-        kept = _Kept(next(self._numbers), leaves)
-        self._ranks.shorten(kept.number, whole.number, length, shorter_by)
+        new_number = next(self._numbers)
+        self._ranks.shorten(new_number, number, length, shorter_by)
         self._drop([trunk], was_evicted=True)
         token_ids = trunk.token_ids[:length]
         entry, _ = self._index.insert(
             CachedPart.TRUNK, token_ids, nbytes, kind=Kind.SYSTEM, salt=trunk.salt
         )
         entry.last_used = trunk.last_used
-        self._kept[entry] = kept
+        self._keep(entry, leaves, new_number)
         return True
+
+    def _keep(self, entry: Entry, leaves: Leaves, number: int | None = None) -> _Kept:
+        kept = _Kept(next(self._numbers) if number is None else number, leaves, _claims(leaves))
+        for extent, nbytes in kept.claims:
+            self._shared.add(extent, nbytes)
+        self._kept[entry] = kept
+        return kept
 
     def _drop(self, entries: list[Entry], was_evicted: bool) -> None:
         for entry in entries:
@@ -228,5 +249,11 @@ class RamTier:
 
     def _forget(self, entries: list[Entry], was_evicted: bool) -> None:
         for entry in entries:
-            self._ranks.forget(self._kept.pop(entry).number)
+            kept = self._kept.pop(entry)
+            claims = kept.claims
+            for extent, nbytes in claims:
+                self._shared.remove(extent, nbytes)
+            self._ranks.forget(kept.number)
+            del kept
             self._on_removed(entry, was_evicted)
+            fit(extent for extent, _ in claims)

@@ -5,6 +5,8 @@ updates. Clones share buffers but never an `mx.array` object: `array[...] = x` r
 the Python object in place, so an object in two caches would change both; with two objects MLX sees
 a shared buffer and copies it on the first write. Taking and giving back therefore copy nothing.
 
+`SharedKVCache` shares without MLX's help: taking and giving are forks, and no write copies.
+
 Any cache class works through what mlx-lm asks of one: `state`, `is_trimmable`, `trim`, and a
 `copy.deepcopy` that shares buffers (mx.array's does). A class outside mlx-lm can do better:
 `always_trimmable = True` puts it into the trunk; it must then trim to every shorter length.
@@ -25,6 +27,8 @@ from mlx_lm.models.cache import (
     QuantizedKVCache,
     RotatingKVCache,
 )
+
+from swiftlm_engine.kv.shared_cache import SharedKVCache, fit
 
 # mlx-lm's caches share a duck type only; the header says which part of it is used.
 Cache = Any
@@ -73,6 +77,10 @@ def assemble(shape: Sequence[Cache], leaves: Iterator[Cache]) -> list[Cache]:
 
 def take(leaf: Cache) -> Cache:
     """An immutable snapshot of a live leaf, without memory that no prefix needs. Lazy."""
+    if isinstance(leaf, SharedKVCache):
+        shared = leaf.fork()
+        fit(shared.extents())
+        return shared
     snapshot = copy.deepcopy(leaf)
     if not is_empty(snapshot):
         _drop_slack(snapshot)
@@ -82,6 +90,8 @@ def take(leaf: Cache) -> Cache:
 
 def give(snapshot: Cache, length: int, shorter_by: int) -> Cache:
     """A fresh leaf with the first `length` tokens, `shorter_by` fewer than the snapshot. Lazy."""
+    if isinstance(snapshot, SharedKVCache):
+        return snapshot.fork(snapshot.offset - shorter_by)
     leaf = copy.deepcopy(snapshot)
     if shorter_by == 0 or is_empty(leaf):
         return leaf
@@ -96,6 +106,8 @@ def give(snapshot: Cache, length: int, shorter_by: int) -> Cache:
 
 def compact(leaf: Cache) -> Cache:
     """A clone whose arrays own just their bytes, so that the buffers it came from can go. Lazy."""
+    if isinstance(leaf, SharedKVCache):
+        return leaf  # `fit` gives back what nobody holds any more
     twin = copy.deepcopy(leaf)
     if has_token_axis(twin) and not is_empty(twin):
         map_arrays(twin, mx.contiguous)
@@ -129,6 +141,8 @@ def arrays_of(leaf: Cache) -> list[mx.array]:
 
 
 def leaf_nbytes(leaf: Cache) -> int:
+    if isinstance(leaf, SharedKVCache):
+        return sum(nbytes for _, nbytes in leaf.held_bytes())
     return sum(array.nbytes for array in arrays_of(leaf))
 
 

@@ -23,6 +23,7 @@ from swiftlm_engine.prefix.block_file import ArrayRecord, BlockHeader, FileKind,
 from swiftlm_engine.prefix.block_tree import Block, State, block_id, chain_of, state_id
 from swiftlm_engine.prefix.disk_leaves import (
     NotStorable,
+    SharedTokens,
     TokenArrays,
     take_apart,
     to_bytes,
@@ -257,14 +258,13 @@ class _BlockSplitter:
         self._tier = tier
         # Without all trunk leaves (the RAM tier has let them go) no block can be written.
         self.is_complete = leaves.keys() >= set(layout.trunk)
-        self._tokens_of: dict[int, TokenArrays] = {
+        self._tokens_of: dict[int, TokenArrays | SharedTokens] = {
             position: token_arrays(leaves[position])
             for position in (*layout.trunk, *layout.windows)
             if position in leaves and not is_empty(leaves[position])
         }
         self.bytes_per_token = sum(
-            sum(array.nbytes for array in held.arrays) / max(1, held.end - held.first)
-            for held in self._tokens_of.values()
+            held.nbytes / max(1, held.end - held.first) for held in self._tokens_of.values()
         )
 
     def write_next(self, offer: _Pending, parent: Block | None, start: int) -> _Step:

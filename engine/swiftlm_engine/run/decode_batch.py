@@ -106,7 +106,7 @@ class DecodeBatch:
         return self._caches.all()
 
     def caches_nbytes(self) -> int:
-        return sum(c.nbytes for caches in self.all_caches() for c in caches)
+        return self._caches.nbytes
 
     def add(self, rows: list[Row], caches: list[Caches]) -> None:
         """Takes over each row's caches, which hold all but its last prompt token."""

@@ -1,11 +1,11 @@
 """The KV caches of the rows that decode together.
 
 Exact KV is kept row by row (`unpadded_cache.py`), compressed KV is so by itself, recurrent states
-have one size: what rows hold is what was priced, and a join copies nothing. mlx-lm's padded caches
-are left for two cases, and never for rows of unequal length: the CPU back end, where a batch of
-operations costs more than a little padding, and models that compute with the keys they get back.
-Where the rows of such a model differ too much, and for kinds that cannot be merged, rows decode
-one after another.
+have one size: what rows hold is what was priced, and a join copies nothing. Rows that begin with
+the same tokens of one buffer share it (`kv/prefixed_cache.py`). mlx-lm's padded caches are left for
+two cases, and never for rows of unequal length: the CPU back end, where a batch of operations costs
+more than a little padding, and models that compute with the keys they get back. Where the rows of
+such a model differ too much, and for kinds that cannot be merged, rows decode one after another.
 
 Row i of every cache is the i-th row that was added and not yet removed.
 """
@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import mlx.core as mx
@@ -26,6 +28,9 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
+from swiftlm_engine.brain.kv_extents import Extent, SharedBytes
+from swiftlm_engine.kv.prefixed_cache import PrefixedCache, common_tokens
+from swiftlm_engine.kv.shared_cache import SharedKVCache, Sharing, held_nbytes
 from swiftlm_engine.run.unpadded_cache import UnpaddedCache
 
 Caches = list[Any]  # one mlx-lm cache per layer
@@ -33,6 +38,14 @@ Caches = list[Any]  # one mlx-lm cache per layer
 MAX_PADDING = 1.1  # rows x longest, as a multiple of what the rows hold
 
 log = logging.getLogger(__name__)
+
+
+class _Handed(Enum):
+    """What the model's attention gets in place of arrays."""
+
+    ROWS = "keys row by row"
+    PARTS = "keys in parts"
+    PREFIX = "keys that rows have in common, and their tails"
 
 
 class RowCaches:
@@ -47,7 +60,9 @@ class RowCaches:
         self._can_unpad = unpadded
         self._prefers_padding = prefers_padding
         self._is_padded = False  # how exact KV of the present rows is merged
-        self._is_tried = False
+        self._common = 0  # first tokens that the present rows share
+        self._sharing: Sharing | None = None  # of the rows' caches, where they have it
+        self._tried: set[_Handed] = set()
 
     @property
     def only(self) -> Caches:
@@ -58,13 +73,20 @@ class RowCaches:
         """Per layer the cache of all rows, or a list per row where they are not merged."""
         return [self._merged, *self._separate]
 
+    @property
+    def nbytes(self) -> int:
+        """What rows share counts once."""
+        return held_nbytes(cache for caches in self.all() for cache in caches)
+
     def add(self, caches: Caches) -> None:
         self.extend([caches])
 
     def extend(self, rows: list[Caches]) -> None:
         """Adds several rows. Padded ones that are there already are copied."""
+        for cache in (c for row in rows for c in row if isinstance(c, SharedKVCache)):
+            self._sharing, cache.in_parts = cache.sharing, self._can_unpad
         mergeable = all(hasattr(c, "merge") for row in rows for c in row)
-        if mergeable and not self._separate and self._choose_padding(rows):
+        if mergeable and not self._separate and self._choose(rows):
             self._join(rows)
         else:
             self._split_up()
@@ -83,7 +105,7 @@ class RowCaches:
         elif self._num_rows == 1:
             removed, self._merged = [self._merged], []
         else:
-            removed = [[c.extract(at) for c in self._merged] for at in ats]
+            removed = [[self._extract(c, at) for c in self._merged] for at in ats]
             mx.eval([c.state for caches in removed for c in caches if not c.empty()])
             self._keep_rows(keep)
         self._num_rows = len(keep)
@@ -91,11 +113,12 @@ class RowCaches:
 
     def clear(self) -> None:
         self._num_rows, self._merged, self._separate = 0, [], []
+        self._common = 0
 
     def forward(self, model: Any, inputs: mx.array) -> mx.array:
         """Logits (B, V) after the inputs (B,); lazy."""
-        if self._num_rows > 1 and not (self._is_padded or self._separate):
-            self._try(model, inputs)
+        for handed in self._handed() - self._tried:
+            self._try(model, inputs, handed)
         if not self._separate:
             return model(inputs[:, None], cache=self._merged)[:, -1, :]
         return mx.concatenate(
@@ -120,6 +143,9 @@ class RowCaches:
 
     def _merge(self, layer: list[Any]) -> Any:
         kind = type(layer[0])
+        if kind is SharedKVCache and self._common:
+            tails = [row.tokens_from(self._common) for row in layer]
+            return PrefixedCache(layer[0], self._common, self._merge(tails))
         if UnpaddedCache.holds(kind) and not self._is_padded:
             return UnpaddedCache(layer)
         if kind is CacheList:
@@ -131,68 +157,191 @@ class RowCaches:
         if not keep:
             self._merged = []
         elif len(keep) == 1:
-            self._merged = [c.extract(keep[0]) for c in self._merged]
+            self._merged = [self._extract(c, keep[0]) for c in self._merged]
         else:
             for cache in self._merged:
                 cache.filter(mx.array(keep))
         # Cut the graph: the caches must not keep the removed row's arrays alive.
         mx.eval([c.state for c in self._merged if not c.empty()])
 
+    def _extract(self, merged: Any, at: int) -> Any:
+        if isinstance(merged, BatchKVCache) and merged.empty():
+            row = KVCache()
+        else:
+            row = merged.extract(at)
+        if type(row) is KVCache and self._sharing is not None:
+            row = SharedKVCache.of(row, self._sharing)
+        if isinstance(row, SharedKVCache):
+            row.in_parts = self._can_unpad
+        return row
+
     def _split_up(self) -> None:
         """From merged caches to one list per row, which decode one by one."""
         if not self._separate and self._num_rows:
-            self._separate, self._merged = self._parted(), []
+            self._separate, self._merged, self._common = self._parted(), [], 0
 
     def _parted(self) -> list[Caches]:
+        if self._separate:
+            return self._separate
         if self._num_rows == 1:
             return [self._merged]
-        rows = [[c.extract(i) for c in self._merged] for i in range(self._num_rows)]
+        rows = [[self._extract(c, i) for c in self._merged] for i in range(self._num_rows)]
         mx.eval([c.state for row in rows for c in row if not c.empty()])
         return rows
 
-    # -- padded or not
+    # -- how rows are merged
 
-    def _choose_padding(self, rows: list[Caches]) -> bool:
+    def _choose(self, rows: list[Caches]) -> bool:
         """How exact KV is merged from here on; False where the rows cannot be merged so."""
-        fits = self._padding_fits(rows)
+        common = self._common_with(rows) if self._can_unpad else 0
+        sizes = self._sizes_with(rows, common)
+        if sizes.prefixed > MAX_PADDING * sizes.held:
+            common, sizes.common = 0, 0.0  # they share more than their first tokens
+        fits = sizes.padded <= MAX_PADDING * sizes.held
         padded = fits and self._prefers_padding if self._can_unpad else True
         if self._num_rows <= 1:
-            self._is_padded = padded
-        elif self._is_padded and not padded:
-            self._is_padded = False
+            self._common, self._is_padded = common, padded
+        elif common != self._common or (self._is_padded and not padded):
             parted, self._merged, self._num_rows = self._parted(), [], 0
+            self._common, self._is_padded = common, padded
             self._join(parted)
             self._num_rows = len(parted)
         return fits or self._can_unpad
 
-    def _padding_fits(self, rows: list[Caches]) -> bool:
-        present = _padded_nbytes(self._merged)
-        held = [present / self._num_rows] * self._num_rows if self._num_rows else []
-        held += [_padded_nbytes(row) for row in rows]
-        return max(held) * len(held) <= MAX_PADDING * sum(held)
+    def _common_with(self, rows: list[Caches]) -> int:
+        """First tokens that these and the present rows hold in the same buffers."""
+        if self._num_rows + len(rows) < 2:
+            return 0
+        layers: Iterable[tuple[list[Any], list[Any]]] = (
+            (_singles(merged), new)
+            for merged, *new in zip(self._merged or [None] * len(rows[0]), *rows, strict=True)
+        )
+        shared = [
+            common_tokens([*present, *new])
+            for present, new in layers
+            if isinstance(new[0], SharedKVCache)
+        ]
+        return min(shared, default=0)
 
-    # -- whether a model can do without padding
+    def _sizes_with(self, rows: list[Caches], common: int) -> _RowSizes:
+        sizes = _RowSizes([0.0] * self._num_rows)
+        for cache in self._merged if self._num_rows else ():
+            sizes.add_layer(_sizes(cache, self._num_rows, common))
+        for row in rows:
+            one = _RowSizes([0.0])
+            for cache in row:
+                one.add_layer(_sizes(cache, 1, common))
+            sizes = _beside([sizes, one])
+        return sizes
 
-    def _try(self, model: Any, inputs: mx.array) -> None:
+    # -- whether a model can do without arrays
+
+    def _handed(self) -> set[_Handed]:
+        if self._separate or not self._can_unpad:
+            return set()
+        if self._num_rows > 1 and self._common:
+            return {_Handed.PREFIX}
+        rows = [c for merged in self._merged for c in _singles(merged)]
+        shared = (c for c in rows if isinstance(c, SharedKVCache))
+        parts = {_Handed.PARTS} if any(len(c.table.holds) > 1 for c in shared) else set()
+        unpadded = self._num_rows > 1 and not self._is_padded
+        return parts | ({_Handed.ROWS} if unpadded else set())
+
+    def _try(self, model: Any, inputs: mx.array, handed: _Handed) -> None:
         """Builds one step on copies, which nobody computes; where it fails, rows are padded."""
-        if self._is_tried:
+        self._tried.add(handed)
+        if not self._can_unpad:
             return
-        self._is_tried = True
+        if self._sharing is not None and handed is not _Handed.ROWS:
+            self._sharing.takes_parts = True
         try:
             model(inputs[:, None], cache=copy.deepcopy(self._merged))
         except Exception as error:  # whatever a model does with what it does not know
-            log.debug("no rows without padding", exc_info=error)
+            log.debug("%s not taken", handed.value, exc_info=error)
             log.info("this model's rows are padded to the longest of a batch")
-            rows = self._parted()
-            self._can_unpad = False
-            self.clear()
-            self.extend(rows)
+            self._go_without()
+
+    def _go_without(self) -> None:
+        rows = self._parted()
+        self._can_unpad = False
+        if self._sharing is not None:
+            self._sharing.switch_off()
+        for cache in (c for row in rows for c in row if isinstance(c, SharedKVCache)):
+            cache.gather()
+        self.clear()
+        self.extend(rows)
 
 
-_PADDED_KINDS = (KVCache, RotatingKVCache, BatchKVCache, BatchRotatingKVCache, UnpaddedCache)
+Claim = tuple[Extent[Any], int]
 
 
-def _padded_nbytes(caches: Sequence[Any]) -> float:
-    """What mlx-lm would pad, or has padded, of these."""
-    lists = sum(_padded_nbytes(c.caches) for c in caches if isinstance(c, CacheList))
-    return lists + sum(c.nbytes for c in caches if isinstance(c, _PADDED_KINDS))
+@dataclass(slots=True)
+class _RowSizes:
+    """Bytes of exact KV by row; `claims` are those in extents, of which rows share some."""
+
+    rows: list[float]
+    claims: list[Claim] = field(default_factory=list)
+    common: float = 0.0  # of the first tokens that all rows have
+
+    def add_layer(self, layer: _RowSizes) -> None:
+        self.rows = [a + b for a, b in zip(self.rows, layer.rows, strict=True)]
+        self.claims += layer.claims
+        self.common += layer.common
+
+    @property
+    def held(self) -> float:
+        """What rows share counts once."""
+        shared = SharedBytes()
+        for extent, nbytes in self.claims:
+            shared.add(extent, nbytes)
+        return sum(self.rows) - shared.surplus
+
+    @property
+    def prefixed(self) -> float:
+        """Where the common tokens are shared, and nothing else is."""
+        return sum(self.rows) - self.common * (len(self.rows) - 1)
+
+    @property
+    def padded(self) -> float:
+        """Where rows are padded behind the common tokens."""
+        return self.common + (max(self.rows) - self.common) * len(self.rows)
+
+
+_PADDED_KINDS = (KVCache, RotatingKVCache, BatchKVCache, BatchRotatingKVCache)
+
+
+def _sizes(cache: Any, num_rows: int, common: int) -> _RowSizes:
+    """Of one layer: what mlx-lm would pad, or has padded. `common`: tokens that rows share."""
+    if isinstance(cache, SharedKVCache):
+        claims = cache.held_bytes()
+        size = sum(nbytes for _, nbytes in claims)
+        return _RowSizes([size], claims, size * common / (cache.offset or 1))
+    if isinstance(cache, UnpaddedCache):
+        return _beside([_sizes(row, 1, common) for row in cache.rows])
+    if isinstance(cache, PrefixedCache):
+        shared, tails = _sizes(cache.common, 1, common), _sizes(cache.tails, num_rows, 0)
+        rows = [shared.rows[0] + tail for tail in tails.rows]
+        return _RowSizes(rows, shared.claims * num_rows, shared.common)
+    if isinstance(cache, CacheList):
+        total = _RowSizes([0.0] * num_rows)
+        for part in cache.caches:
+            total.add_layer(_sizes(part, num_rows, 0))
+        return total
+    held = cache.nbytes if isinstance(cache, _PADDED_KINDS) else 0
+    return _RowSizes([held / num_rows] * num_rows)
+
+
+def _beside(sizes: list[_RowSizes]) -> _RowSizes:
+    """Those of all rows together."""
+    rows = [size for one in sizes for size in one.rows]
+    claims = [claim for one in sizes for claim in one.claims]
+    return _RowSizes(rows, claims, max((one.common for one in sizes), default=0.0))
+
+
+def _singles(merged: Any) -> list[Any]:
+    """The rows of one layer as far as they hold extents of their own."""
+    if isinstance(merged, UnpaddedCache):
+        return list(merged.rows)
+    if isinstance(merged, PrefixedCache):
+        return [merged.common]
+    return [] if merged is None else [merged]

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import KVCache
+from mlx_lm.models.cache import BatchKVCache, KVCache
 
+from swiftlm_engine.brain.kv_extents import Extent
 from swiftlm_engine.brain.prefix_index import Kind
+from swiftlm_engine.kv.shared_cache import KVBuffer, SharedKVCache, extents_of, fit, held_nbytes
 from swiftlm_engine.prefix.cache import Match, Miss, PrefixCache, Search
 from swiftlm_engine.ranks import SINGLE_PROCESS, Ranks
 from swiftlm_engine.run.decode_batch import DecodeBatch, Row, RowToken
@@ -36,6 +38,8 @@ READ_SLICE_S = 0.1
 CLEAR_ABOVE_TOKENS = 256
 # Up to this history, a pass over the weights costs more than copying the KV in and out of it.
 SHARE_UP_TO_TOKENS = 2048
+# Kinds that hold every token's exact keys and values and nothing else.
+_PLAIN = (KVCache, SharedKVCache)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,11 @@ class Runner:
         self.scores = PromptScores()
 
     def kv_bytes(self) -> int:
-        """Bytes that the caches of all running sequences hold now."""
-        own = sum(c.nbytes for caches in self._prefilling.values() for c in caches)
-        return own + self.batch.caches_nbytes()
+        """Bytes that the caches of all running sequences hold now, but for what the prefix cache
+        holds, too."""
+        caches = [c for caches in self._prefilling.values() for c in caches]
+        caches += [c for caches in self.batch.all_caches() for c in caches]
+        return held_nbytes(caches) - self._prefix.bytes_in(extents_of(caches))
 
     def kv_compressed_tokens(self) -> int:
         """Tokens of all running sequences that are held in compressed form, in any layer."""
@@ -173,7 +179,7 @@ class Runner:
         if chunk.sequence.request_id in self._prompt_images or self.scores.wants(chunk.sequence):
             return False
         caches = self._prefilling[chunk.sequence.key]
-        plain = all(type(cache) is KVCache for cache in caches)
+        plain = all(type(cache) in _PLAIN for cache in caches)
         return plain and chunk.is_short and chunk.start <= SHARE_UP_TO_TOKENS
 
     def _prefill_together(self, chunks: Sequence_[Chunk]) -> float:
@@ -184,7 +190,7 @@ class Runner:
         rows = zip(chunks, padding, strict=True)
         ids = [[*chunk_ids(chunk), *[0] * missing] for chunk, missing in rows]
         own = [self._prefilling[chunk.sequence.key] for chunk in chunks]
-        merged = [KVCache.merge(list(layer)) for layer in zip(*own, strict=True)]
+        merged = [BatchKVCache.merge(list(layer)) for layer in zip(*own, strict=True)]
         with mx.stream(self._stream):
             for cache in merged:
                 cache.prepare(right_padding=padding)
@@ -192,8 +198,10 @@ class Runner:
             for cache in merged:
                 cache.finalize()
             for i, chunk in enumerate(chunks):
-                caches = [cache.extract(i) for cache in merged]
-                mx.eval([cache.state for cache in caches])
+                alone = [cache.extract(i) for cache in merged]
+                mx.eval([cache.state for cache in alone])
+                pairs = zip(alone, own[i], strict=True)
+                caches = [old.taking(new) if hasattr(old, "taking") else new for new, old in pairs]
                 self._prefilling[chunk.sequence.key] = caches
         return time.perf_counter() - started
 
@@ -241,7 +249,8 @@ class Runner:
         """
         self._give_up_search(sequence)
         ids = self._held_ids(sequence, self._row_of(sequence))
-        self._let_go(sequence, self._take(sequence), ids, keep=keep, overrun=overrun)
+        left = self._let_go(sequence, self._take(sequence), ids, keep=keep, overrun=overrun)
+        fit(left)
 
     def close_rows(self, ends: Sequence_[RowEnd]) -> None:
         """Takes decoding sequences out that end in the same step."""
@@ -250,9 +259,13 @@ class Runner:
                 self.close(end.row.sequence, keep=end.keep, overrun=end.overrun)
             return
         removed = self.batch.remove([end.row for end in ends])
-        for end, caches in zip(ends, removed, strict=True):
-            ids = self._held_ids(end.row.sequence, end.row)
-            self._let_go(end.row.sequence, caches, ids, keep=end.keep, overrun=end.overrun)
+        left: list[Extent[KVBuffer]] = []
+        for end in ends:
+            ids, caches = self._held_ids(end.row.sequence, end.row), removed.pop(0)
+            sequence = end.row.sequence
+            left += self._let_go(sequence, caches, ids, keep=end.keep, overrun=end.overrun)
+            del caches
+        fit(left)
 
     def _let_go(
         self,
@@ -262,7 +275,8 @@ class Runner:
         *,
         keep: bool,
         overrun: int,
-    ) -> None:
+    ) -> list[Extent[KVBuffer]]:
+        """The buffers it was in, of which others may hold a part."""
         if overrun and caches is not None:
             del sequence.output_ids[-overrun:]
             del held_ids[-overrun:]
@@ -275,6 +289,7 @@ class Runner:
         if keep and caches is not None and salt is not None and held_ids:
             self._prefix.store(self._cache_ids(sequence, held_ids), caches, Kind.TURN, salt)
         self.notes.pop(sequence.key, None)
+        return extents_of(caches or ())
 
     def preempt(self, sequence: Sequence) -> None:
         """Takes the caches of a sequence that waits again; it finds them in the prefix cache, if
@@ -357,7 +372,7 @@ class Runner:
         if position not in wanted and not on_the_way:
             return
         caches = self._prefilling[sequence.key]
-        if not self.is_split and all(type(cache) is KVCache for cache in caches):
+        if not self.is_split and all(type(cache) in _PLAIN for cache in caches):
             self._unkept[sequence.key] = sequence, caches
             return
         first_of_several = len(wanted) > 1 and position == wanted[0]

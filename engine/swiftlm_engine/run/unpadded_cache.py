@@ -19,13 +19,17 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, RotatingKVCache
 
+from swiftlm_engine.brain.kv_extents import Extent
+from swiftlm_engine.kv.parts_attention import KVParts
+from swiftlm_engine.kv.shared_cache import KVBuffer, SharedKVCache, extents_of, held_nbytes
+
 Attention = Callable[..., mx.array]
 
 
 class RowArrays:
-    """Keys or values of all rows, (1, H, N, d) each with an N of its own."""
+    """Keys or values of all rows, (1, H, N, d) each with an N of its own, or in several parts."""
 
-    def __init__(self, arrays: list[mx.array]) -> None:
+    def __init__(self, arrays: list[mx.array | KVParts]) -> None:
         self.arrays = arrays
 
     def attend_rows(
@@ -39,9 +43,13 @@ class RowArrays:
         """(B, Hq, 1, d) queries over these keys -> the same shape, a row at a time. Lazy."""
         masks = mask.masks if mask is not None else [None] * len(self.arrays)
         rows = zip(_split(queries), self.arrays, values.arrays, masks, strict=True)
-        return mx.concatenate(
-            [attention(q, k, v, None, mask=m, **options) for q, k, v, m in rows]
-        )  # (B, Hq, 1, d)
+        outs = [
+            k.attend_rows(attention, q, v, m, **options)
+            if isinstance(k, KVParts)
+            else attention(q, k, v, None, mask=m, **options)
+            for q, k, v, m in rows
+        ]
+        return mx.concatenate(outs)  # (B, Hq, 1, d)
 
 
 class RowMasks:
@@ -63,7 +71,7 @@ class UnpaddedCache:
 
     @staticmethod
     def holds(kind: type) -> bool:
-        return kind in (KVCache, RotatingKVCache)
+        return kind in (KVCache, RotatingKVCache, SharedKVCache)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[RowArrays, RowArrays]:
         """Take in (B, H, 1, d)."""
@@ -71,7 +79,13 @@ class UnpaddedCache:
             raise ValueError("rows without padding take one token at a time")
         self.offset = self.offset + 1
         new = zip(self.rows, _split(keys), _split(values), strict=True)
-        held = [row.update_and_fetch(k, v) for row, k, v in new]
+        if isinstance(self.rows[0], SharedKVCache):
+            # Written first: a view of a buffer that is still to be written would cost a copy.
+            for row, k, v in new:
+                row.append(k, v)
+            held = [row.fetch() for row in self.rows]
+        else:
+            held = [row.update_and_fetch(k, v) for row, k, v in new]
         return RowArrays([k for k, _ in held]), RowArrays([v for _, v in held])
 
     def make_mask(self, N: int, **options: Any) -> RowMasks | None:
@@ -94,9 +108,16 @@ class UnpaddedCache:
     def empty(self) -> bool:
         return all(row.empty() for row in self.rows)
 
+    def extents(self) -> list[Extent[KVBuffer]]:
+        return extents_of(self.rows)
+
+    @property
+    def own_nbytes(self) -> int:
+        return sum(row.nbytes for row in self.rows if not isinstance(row, SharedKVCache))
+
     @property
     def nbytes(self) -> int:
-        return sum(row.nbytes for row in self.rows)
+        return held_nbytes(self.rows)
 
     @property
     def state(self) -> list[Any]:

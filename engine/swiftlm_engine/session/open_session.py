@@ -126,6 +126,8 @@ def _assemble(
     ranks: Ranks,
 ) -> Session:
     turboquant.install(weights.model)  # rows that decode together attend each for itself
+    if ranks is SINGLE_PROCESS:  # the ranks of a group would have to agree
+        kv = kv.shared()
     tokenizer = weights.tokenizer
     context = _context(options, kv.facts)
     templates = IsolatedTemplates(template_sources(tokenizer))
