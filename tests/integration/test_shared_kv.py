@@ -88,7 +88,7 @@ def cold(model, prompt: list[int], count: int = STEPS) -> list[int]:
 
 
 # One of each kind: plain, windows with sinks, recurrent layers, shared layers.
-IN_SHORT = ("llama", "gpt_oss", "qwen3_next", "gemma3n")
+IN_SHORT = ("llama", "gpt_oss", "lfm2", "gemma4_e2b")
 EACH = [name if name in IN_SHORT else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
