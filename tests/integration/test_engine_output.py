@@ -244,6 +244,21 @@ def test_logprobs_are_those_of_the_raw_distribution_and_match_the_text(engine):
         assert [t.logprob for t in one.top] == sorted((t.logprob for t in one.top), reverse=True)
 
 
+def test_a_stop_string_has_no_logprobs_as_it_has_no_text(engine):
+    job = GenerateJob("w", "x", GREEDY, max_tokens=60, ignore_eos=True, top_logprobs=0)
+    (whole,) = engine.run(job)
+    rows = [one for delta in whole.deltas for one in delta.logprobs]
+    assert b"".join(one.token for one in rows).decode("utf-8", "replace") == whole.content
+    for at, length in ((20, 1), (21, 3), (25, 9)):
+        stop = whole.content[at : at + length]
+        (cut,) = engine.run(replace(job, request_id=f"c{at}", stop=(stop,)))
+        kept = [one for delta in cut.deltas for one in delta.logprobs]
+        assert kept == rows[: len(kept)]
+        text = b"".join(one.token for one in kept).decode("utf-8", "replace")
+        assert text.startswith(cut.content)
+        assert len(b"".join(one.token for one in kept[:-1])) < len(cut.content.encode())
+
+
 def test_thinking_budget_closes_the_thoughts(engine):
     open_thinking = Chat(
         (

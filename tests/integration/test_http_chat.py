@@ -334,6 +334,22 @@ async def test_completion_logprobs_are_four_columns(http, server):
     assert offsets == [0, 2]
 
 
+async def test_the_offset_of_a_token_counts_characters_and_not_bytes(http, server):
+    pieces = [bytes([b]) for b in "\u00e9\U0001f600x\u00e9".encode()]
+    rows = [m.TokenLogprob(token_id=1, token=piece, logprob=-0.25) for piece in pieces]
+    deltas = (
+        m.Delta(content="\u00e9", logprobs=rows[:2]),
+        m.Delta(content="x", logprobs=rows[2:5]),
+    )
+    server.backend.default = Script((*deltas, m.Delta(logprobs=rows[5:])), reason=Reason.LENGTH)
+    _, body = await post(http, server, "/v1/completions", {"prompt": "x", "logprobs": 0})
+    offsets = [0, 0, 1, 1, 1, 1, 2, 3, 3]
+    assert body["choices"][0]["logprobs"]["text_offset"] == offsets
+    chunks = await stream(http, server, "/v1/completions", {"prompt": "x", "logprobs": 0})
+    columns = [c["logprobs"] for chunk in chunks for c in chunk["choices"] if c["logprobs"]]
+    assert [at for one in columns for at in one["text_offset"]] == offsets
+
+
 async def test_an_echoed_prompt_has_log_probabilities_but_for_its_first_token(http, server):
     first = m.TokenLogprob(token_id=7, token=b"a", logprob=float("nan"))
     rows = m.Delta(content="ab", logprobs=[first, logprob("b")])

@@ -100,6 +100,23 @@ async def test_thinking_text_and_tools_are_the_same_streamed_and_whole(dialect, 
     assert server.backend.requests[0].chat.enable_thinking is True
 
 
+async def test_text_around_calls_keeps_its_place_streamed_and_whole(dialect, server):
+    server.backend.default = calls(
+        m.Delta(content="I "),
+        m.Delta(content="look."),
+        *tool_call("read", "{}"),
+        m.Delta(content="Then I wait."),
+        m.Delta(reasoning="Hm."),
+        m.Delta(content="Done."),
+    )
+    whole = await dialect.post(server, ask(tools=[TOOL]))
+    events = await dialect.stream(server, ask(tools=[TOOL]))
+    assert assemble(events) == whole["content"]
+    kinds = [block["type"] for block in whole["content"]]
+    assert kinds == ["text", "tool_use", "text", "thinking", "text"]
+    assert whole["content"][0]["text"] == "I look."
+
+
 @pytest.mark.parametrize(
     ("script", "reason", "sequence"),
     [

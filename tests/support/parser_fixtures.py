@@ -92,6 +92,8 @@ class Case:
 class PieceTexts:
     """Stands in for the detokeniser: token n is piece n."""
 
+    special_texts: frozenset[str] = frozenset()
+
     def __init__(self, pieces: list[str]) -> None:
         self.pieces = pieces
 

@@ -9,6 +9,15 @@ from swiftlm_proto import messages as m
 from swiftlmd.http.generation import Generation
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A part of an answer, in its place: its text is what one dialect shows as a block."""
+
+    kind: str  # thinking, text or tool_use
+    text: str = ""
+    call: m.ToolCall | None = None
+
+
 @dataclass(slots=True)
 class Choice:
     content: str = ""
@@ -17,6 +26,7 @@ class Choice:
     logprobs: list[m.TokenLogprob] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     finished: m.Finished = field(default_factory=m.Finished)
+    blocks: list[Block] = field(default_factory=list)
 
 
 async def collect(generation: Generation) -> list[Choice]:
@@ -40,14 +50,26 @@ class _Pieces:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._arguments: list[list[str]] = []
+        self._order: list[tuple[str, int, list[str]]] = []  # kind, index of a call, texts
 
     def add(self, delta: m.Delta) -> None:
         self._content.append(delta.content)
         self._reasoning.append(delta.reasoning)
         self.choice.logprobs += delta.logprobs
         self.choice.token_ids += delta.token_ids
+        if delta.reasoning:
+            self._place("thinking").append(delta.reasoning)
+        if delta.content:
+            self._place("text").append(delta.content)
         for call in delta.tool_calls:
             self._add_call(call)
+            self._place("tool_use", call.index)
+
+    def _place(self, kind: str, index: int = 0) -> list[str]:
+        """The texts of the last block, or of a new one where that is another."""
+        if not self._order or self._order[-1][:2] != (kind, index):
+            self._order.append((kind, index, []))
+        return self._order[-1][2]
 
     def whole(self) -> Choice:
         choice = self.choice
@@ -55,6 +77,10 @@ class _Pieces:
         choice.reasoning = "".join(self._reasoning)
         for call, arguments in zip(choice.tool_calls, self._arguments, strict=True):
             call.arguments = "".join(arguments)
+        choice.blocks = [
+            Block(kind, "".join(texts), choice.tool_calls[index] if kind == "tool_use" else None)
+            for kind, index, texts in self._order
+        ]
         return choice
 
     def _add_call(self, delta: m.ToolCallDelta) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 from typing import Any
 
@@ -126,7 +127,7 @@ def _choice_body(index: int, choice: Choice) -> dict[str, Any]:
     body = {
         "index": index,
         "text": choice.content,
-        "logprobs": _logprobs(choice.logprobs, 0) if choice.logprobs else None,
+        "logprobs": _logprobs(choice.logprobs, _TextOffsets()) if choice.logprobs else None,
         "finish_reason": FINISH_REASONS[choice.finished.reason],
     }
     if choice.token_ids:
@@ -134,13 +135,21 @@ def _choice_body(index: int, choice: Choice) -> dict[str, Any]:
     return body
 
 
-def _logprobs(logprobs: list[m.TokenLogprob], offset: int) -> dict[str, Any]:
-    """The older shape: four columns. `offset` is where the first token's text begins; the first
-    token of a prompt has no log-probability."""
-    offsets = []
-    for token in logprobs:
-        offsets.append(offset)
-        offset += len(token_text(token))
+class _TextOffsets:
+    """Where each token of a text begins, in characters; one may begin inside a character."""
+
+    def __init__(self) -> None:
+        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
+        self._at = 0
+
+    def of(self, token: m.TokenLogprob) -> int:
+        at = self._at
+        self._at += len(self._characters.decode(token.token))
+        return at
+
+
+def _logprobs(logprobs: list[m.TokenLogprob], offsets: _TextOffsets) -> dict[str, Any]:
+    """The older shape: four columns. The first token of a prompt has no log-probability."""
     return {
         "tokens": [token_text(token) for token in logprobs],
         "token_logprobs": [
@@ -150,7 +159,7 @@ def _logprobs(logprobs: list[m.TokenLogprob], offset: int) -> dict[str, Any]:
             {token_text(other): finite(other.logprob) for other in token.top} or None
             for token in logprobs
         ],
-        "text_offset": offsets,
+        "text_offset": [offsets.of(token) for token in logprobs],
     }
 
 
@@ -167,7 +176,7 @@ class CompletionChunks:
         self._before_text = [
             f'{self._begin}{index},"text":' for index in range(generation.num_choices)
         ]
-        self._offsets = [0] * generation.num_choices
+        self._offsets = [_TextOffsets() for _ in range(generation.num_choices)]
 
     def encode(self, event: m.SequenceEvent) -> bytes:
         delta = event.delta
@@ -192,7 +201,6 @@ class CompletionChunks:
     def _delta(self, index: int, delta: m.Delta) -> bytes:
         if delta.logprobs or delta.token_ids:
             logprobs = _logprobs(delta.logprobs, self._offsets[index]) if delta.logprobs else None
-            self._offsets[index] += sum(len(token_text(token)) for token in delta.logprobs)
             return self._chunk(index, delta.content, logprobs, None, delta.token_ids)
         if not delta.content:
             return b""

@@ -10,7 +10,7 @@ from aiohttp import web
 from swiftlm_proto import messages as m
 from swiftlmd.faults import from_fault
 from swiftlmd.http import sampling, sse
-from swiftlmd.http.collect import Choice, collect
+from swiftlmd.http.collect import Block, Choice, collect
 from swiftlmd.http.content import ImageBudget
 from swiftlmd.http.context import CONTEXT, AppContext
 from swiftlmd.http.errors import invalid
@@ -127,15 +127,17 @@ def _choose(choice: MessageToolChoice | None, chat: m.Chat) -> None:
 
 
 def _blocks(choice: Choice) -> list[dict[str, Any]]:
-    blocks: list[dict[str, Any]] = []
-    if choice.reasoning:
-        blocks.append({"type": "thinking", "thinking": choice.reasoning, "signature": ""})
-    if choice.content:
-        blocks.append({"type": "text", "text": choice.content})
-    for call in choice.tool_calls:
+    return [_block(block) for block in choice.blocks]
+
+
+def _block(block: Block) -> dict[str, Any]:
+    call = block.call
+    if call is not None:
         tool_input = _input(call.arguments)
-        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": tool_input})
-    return blocks
+        return {"type": "tool_use", "id": call.id, "name": call.name, "input": tool_input}
+    if block.kind == "thinking":
+        return {"type": "thinking", "thinking": block.text, "signature": ""}
+    return {"type": "text", "text": block.text}
 
 
 def _input(arguments: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from swiftlm_engine.schedule.checkpoints import checkpoints
 from swiftlm_engine.schedule.sequence import FinishReason, Sequence
 from swiftlm_engine.text import events as text
 from swiftlm_engine.text.detokenizer import TokenTexts
+from swiftlm_engine.text.markers import unmarked
 from swiftlm_engine.text.output_parser import OutputParser
 
 SCORES_AT_ONCE = 128  # of a prompt's tokens in one message
@@ -160,12 +161,33 @@ class SequenceOutput:
     def _deltas(self, events: list[text.TextEvent], *, last: bool = False) -> list[Event]:
         """Text events as deltas; log-probabilities ride on the next delta that goes out."""
         deltas = [_as_delta(event) for event in events]
-        if not deltas and last and (self._held_logprobs or self._held_ids):
-            deltas = [Delta()]
-        if deltas and (self._held_logprobs or self._held_ids):
-            deltas[0] = _with_tokens(deltas[0], self._held_logprobs, self._held_ids)
-            self._held_logprobs, self._held_ids = [], []
+        if not (self._held_logprobs or self._held_ids) or not (deltas or last):
+            return [self.event(delta) for delta in deltas]
+        shown = self._num_shown_rows(last)
+        rows, self._held_logprobs = self._held_logprobs[:shown], self._held_logprobs[shown:]
+        ids, self._held_ids = self._held_ids, []
+        if rows or ids:
+            deltas = deltas or [Delta()]
+            deltas[0] = _with_tokens(deltas[0], rows, ids)
         return [self.event(delta) for delta in deltas]
+
+    def _num_shown_rows(self, last: bool) -> int:
+        """How many of the log-probabilities held are of text that is shown, or is no text: those
+        of a stop string are not."""
+        count = len(self._held_logprobs)
+        if not count:
+            return 0
+        if self.parser.stop_sequence is not None and not last:
+            return 0  # what is cut is known at the end
+        unshown = len(unmarked(self.parser.unshown).encode("utf-8", "replace"))
+        while count and unshown:
+            row = self._held_logprobs[count - 1]
+            length = 0 if row.token_id in self.texts.skipped_ids else len(row.token)
+            if length > unshown:
+                break
+            unshown -= length
+            count -= 1
+        return count
 
 
 def _as_delta(event: text.TextEvent) -> Delta:

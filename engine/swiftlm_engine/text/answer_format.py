@@ -92,6 +92,12 @@ class AnswerFormat:
         """The template knows thoughts."""
         return self._reasons
 
+    @property
+    def markup(self) -> frozenset[str]:
+        """Texts that no client sees, as they stand for something."""
+        tags = [t for pair in TAGS for t in (pair.opener, pair.closer)] if self.reasons else []
+        return frozenset((*self.family.controls, *tags, *self.controls))
+
     def mark(self, text: str) -> str:
         """The text with its control tokens marked as the detokeniser marks them."""
         return self._pattern.sub(lambda m: marked(m[0]), text) if self._pattern else text

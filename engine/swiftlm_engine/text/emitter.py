@@ -18,6 +18,7 @@ from swiftlm_engine.text.events import (
 )
 from swiftlm_engine.text.markers import unmarked
 from swiftlm_engine.text.replay import RawCalls
+from swiftlm_engine.text.stops import StopMatcher
 
 
 def openai_call_id() -> str:
@@ -32,6 +33,7 @@ class EmitterOptions:
     reasoning_tags: tuple[str, str] | None = None  # show thoughts in the content, between these
     known_tools: Collection[str] = ()
     new_id: Callable[[], str] = openai_call_id
+    stop: Collection[str] = ()  # strings that end the answer where the content shows them
 
 
 @dataclass(slots=True)
@@ -46,6 +48,7 @@ class _Call:
 class Emitter:
     def __init__(self, options: EmitterOptions) -> None:
         self._options = options
+        self.stops = StopMatcher(options.stop)
         self._events: list[TextEvent] = []
         self._call: _Call | None = None
         self._shown_calls = 0
@@ -67,6 +70,11 @@ class Emitter:
     def complete(self) -> bool:
         """One call was asked for and it is there."""
         return not self._options.parallel_calls and bool(self.completed_ids)
+
+    @property
+    def _is_silent(self) -> bool:
+        """Nothing is shown any more."""
+        return self.complete or self.stops.matched is not None
 
     @property
     def over(self) -> bool:
@@ -104,7 +112,11 @@ class Emitter:
         kept, self._held_lines = self._held_lines + kept, text[len(kept) :]
         tags = self._options.reasoning_tags
         if tags is None:
-            self._reasoning.append(unmarked(kept))
+            self._content_pauses()
+            if self._is_silent:
+                return
+            apart = "\n" if self._reasoning and not self._thought else ""  # thoughts come again
+            self._reasoning.append(apart + unmarked(kept))
             self._events.append(ReasoningDelta(self._reasoning[-1]))
         else:
             self._say(kept if self._thought else f"{tags[0]}\n{kept}")
@@ -123,11 +135,20 @@ class Emitter:
         if not self._shown_calls:
             self._say(self._held_space)
         self._held_space = ""
+        self._content_pauses()
 
     def _say(self, text: str) -> None:
         if text:
             self._said = True
-            self._events.append(ContentDelta(unmarked(text)))
+            self._show(self.stops.push(unmarked(text)))
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._events.append(ContentDelta(text))
+
+    def _content_pauses(self) -> None:
+        """Something else is shown now; a stop string does not reach across it."""
+        self._show(self.stops.flush())
 
     # -- calls
 
@@ -150,12 +171,12 @@ class Emitter:
         fragment = unmarked(fragment)
         if self._call.index is None:
             self._call.fragments.append(fragment)
-        elif not self.complete:
+        elif not self._is_silent:
             self._events.append(ToolCallDelta(self._call.index, fragment))
 
     def close_call(self) -> None:
         call, self._call = self._call, None
-        if call is None or self.complete:
+        if call is None or self._is_silent:
             return
         if call.index is None:
             self._show_call(call)
@@ -191,8 +212,9 @@ class Emitter:
         self._held_space = ""
 
     def _show_call(self, call: _Call) -> None:
-        if self.complete:
+        if self._is_silent:
             return
+        self._content_pauses()
         call.index = self._shown_calls
         self._shown_calls += 1
         if not self._block_ids:

@@ -58,8 +58,11 @@ class OutputParser:
     ) -> None:
         self._options = options
         self._detokenizer = texts.start(before) if before else texts.start()
-        self._stops = StopMatcher(options.stop)
-        self._emitter = Emitter(_emitter_options(options, answer_format))
+        markup = answer_format.markup if answer_format is not None else frozenset()
+        named = [s for s in options.stop if any(t and t in s for t in markup | texts.special_texts)]
+        self._markup_stops = StopMatcher(named)  # in the text as the model writes it
+        said = tuple(s for s in options.stop if s not in named)
+        self._emitter = Emitter(_emitter_options(options, answer_format, said))
         self._reader = self._make_reader(answer_format, prompt_tail)
         self.finish_reason: TextFinish | None = None
         self.reasoning_tokens = 0
@@ -69,11 +72,16 @@ class OutputParser:
     def stopped(self) -> bool:
         """A stop string was met, or the one call that was asked for is there and closed."""
         closing = self._closing_tokens > MAX_CLOSING_TOKENS
-        return self._stops.matched is not None or self._emitter.over or closing
+        return self.stop_sequence is not None or self._emitter.over or closing
 
     @property
     def stop_sequence(self) -> str | None:
-        return self._stops.matched
+        return self._markup_stops.matched or self._emitter.stops.matched
+
+    @property
+    def unshown(self) -> str:
+        """The end of the text so far that a stop string keeps back, or has cut off."""
+        return self._emitter.stops.unshown + self._markup_stops.unshown
 
     @property
     def in_reasoning(self) -> bool:
@@ -93,7 +101,7 @@ class OutputParser:
     def push(self, token_id: int) -> list[TextEvent]:
         if self.stopped:
             return []
-        self._reader.push(self._stops.push(self._detokenizer.push(token_id)))
+        self._reader.push(self._markup_stops.push(self._detokenizer.push(token_id)))
         self._closing_tokens += self._emitter.complete
         # The token that closes the thoughts does not count as one of them.
         self.reasoning_tokens += self._reader.in_reasoning
@@ -101,11 +109,12 @@ class OutputParser:
 
     def finish(self, reason: TextFinish) -> list[TextEvent]:
         if not self.stopped:
-            text = self._stops.push(self._detokenizer.flush())
-            self._reader.push(text + self._stops.flush())
+            text = self._markup_stops.push(self._detokenizer.flush())
+            self._reader.push(text + self._markup_stops.flush())
         cut = reason is TextFinish.LENGTH and not self.stopped
         self._emitter.interrupted = cut or self.stopped
         self._reader.finish(cut)
+        cut = cut and self.stop_sequence is None  # it may come to light with what was held
         self.finish_reason = self._finish_reason(cut)
         return self._emitter.take()
 
@@ -125,7 +134,9 @@ class OutputParser:
         return answer_format.reader(self._emitter, ParserChoice(calls, prompt_tail, forced))
 
 
-def _emitter_options(options: OutputOptions, answer_format: AnswerFormat | None) -> EmitterOptions:
+def _emitter_options(
+    options: OutputOptions, answer_format: AnswerFormat | None, stop: tuple[str, ...]
+) -> EmitterOptions:
     family = answer_format.family if answer_format else None
     reads_calls = bool(options.tools) and options.tool_mode is not ToolMode.OFF
     return EmitterOptions(
@@ -135,6 +146,7 @@ def _emitter_options(options: OutputOptions, answer_format: AnswerFormat | None)
         reasoning_tags=None if options.split_reasoning else ("<think>", "</think>"),
         known_tools=frozenset(tool.name for tool in options.tools),
         new_id=_short_id if family is not None and family.short_ids else openai_call_id,
+        stop=stop,
     )
 
 

@@ -12,7 +12,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from swiftlm_engine.text.boundaries import Boundaries, Encoded, Position
+from swiftlm_engine.text.boundaries import (
+    ELSE,
+    Boundaries,
+    Encoded,
+    Position,
+    common_prefix,
+)
 from swiftlm_engine.text.chat import Chat, Message, TextPart, ToolCall, ToolSpec
 from swiftlm_engine.text.detokenizer import bare
 from swiftlm_engine.text.encoder import Encoder
@@ -152,7 +158,7 @@ class ChatTemplate:
         if images is not None:
             changes = sorted([*changes, *_marks(drawn.text, images)], key=lambda c: c.start)
         encoded = self._encoder.with_ends(apply(drawn.text, changes))
-        opening = _opening(drawn, positions)
+        opening = self._opening(drawn, positions)
         return RenderedPrompt(
             encoded.token_ids,
             _token_counts(encoded, positions, changes),
@@ -178,6 +184,25 @@ class ChatTemplate:
             return unfaithful
         reason = f"the chat template refuses this conversation: {error}"
         raise TemplateRefused(reason, self._refused_index(chat)) from error
+
+    def _opening(self, drawn: _Drawn, positions: Sequence[Position]) -> str:
+        """What the prompt has written of the answer."""
+        start = max((p.at for p in positions if p.is_turn), default=len(drawn.text))
+        if start < len(drawn.text):
+            return drawn.text[start:]
+        # The template does not tell a turn's end from the start of an answer; what stays the same
+        # when the last turn says something else is not the turn's text.
+        other = replace(drawn.turns[-1], parts=ELSE.parts)
+        try:
+            text = self._renderer.draw(
+                drawn.chat, (*drawn.turns[:-1], other), drawn.as_parts, answer=True
+            )
+        except TEMPLATE_ERRORS:
+            return ""
+        if drawn.chat.continue_final_message:
+            return drawn.text[common_prefix(drawn.text, text) :]
+        shared = common_prefix(drawn.text[::-1], text[::-1])
+        return drawn.text[len(drawn.text) - shared :]
 
     def _ways(self, chat: Chat) -> Iterator[tuple[Chat, Turns, bool]]:
         given = self._known_roles(with_tool_names(readable_arguments(chat.messages)))
@@ -280,16 +305,6 @@ def _token_counts(
     places = (moved(position.at, changes) for position in positions)
     counts = {encoded.tokens_before(place) for place in places if place is not None}
     return tuple(sorted(n for n in counts if 0 < n < len(encoded.token_ids)))
-
-
-def _opening(drawn: _Drawn, positions: Sequence[Position]) -> str:
-    """What the prompt has written of the answer."""
-    start = max((p.at for p in positions if p.is_turn), default=len(drawn.text))
-    if start < len(drawn.text):
-        return drawn.text[start:]
-    # The template does not tell a turn's end from the start of an answer.
-    last = drawn.turns[-1].text.strip()
-    return drawn.text[drawn.text.rfind(last) + len(last) :] if last else ""
 
 
 def _uses_tools(turns: Turns) -> Iterator[bool]:

@@ -1,12 +1,13 @@
 """Promises of the output parser: stops, thoughts, calls and finish reasons of one sequence."""
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parser_fixtures import Answer, PieceTexts
-from text_tokenizers import tokenizer
+from text_tokenizers import CHATML, tokenizer
 
 from swiftlm_engine.text import harmony
 from swiftlm_engine.text.answer_format import AnswerFormat
@@ -120,6 +121,71 @@ def test_a_stop_string_ends_the_text_and_is_named() -> None:
     answer, parser = run("one STOP two", stop=("STOP", "two"), cuts=(6,))
     assert answer.content == "one "
     assert (parser.stop_sequence, parser.finish_reason) == ("STOP", TextFinish.STOP)
+
+
+def test_thoughts_that_come_again_stand_apart() -> None:
+    first, second = (f"<|channel|>analysis<|message|>{t}<|end|><|start|>assistant" for t in "AB")
+    text = HARMONY.mark(f"{first}{second}<|channel|>final<|message|>Yes.")
+    for cuts in ((), range(len(text))):
+        answer, _ = run(text, HARMONY, cuts=tuple(cuts))
+        assert (answer.reasoning, answer.content) == ("A\nB", "Yes.")
+    answer, _ = run(f"<think>A</think>{CALL}<think>B</think>Yes.")
+    assert answer.reasoning == "A\nB"
+
+
+@pytest.mark.parametrize("cuts", [(), range(200)])
+def test_a_stop_string_is_looked_for_where_the_client_sees_text(cuts: Sequence[int]) -> None:
+    """Not in thoughts, not in the markup behind them, not in a call."""
+    text = f"<think>\nIs it STOP?\n\nHm.\n</think>\n\nI look.{CALL}\nFoun"
+    for stop in ("STOP", "\n\n", "}}\n<", "Paris", "I look.\n"):
+        answer, parser = run(text, stop=(stop,), cuts=tuple(cuts))
+        assert answer.reasoning == "Is it STOP?\n\nHm."
+        assert answer.content.startswith("I look.")
+        assert [call[2] for call in answer.calls] == ['{"city": "Paris"}']
+        assert parser.stop_sequence is None
+    answer, parser = run(text.replace("look", "STOP"), stop=("STOP",), cuts=tuple(cuts))
+    assert (answer.content, answer.calls, parser.stop_sequence) == ("I ", [], "STOP")
+
+
+@pytest.mark.parametrize("stop", ["</think>", "</tool_call>", "x</think>", "</think>\n\nI"])
+@pytest.mark.parametrize("cuts", [(), range(200)])
+def test_markup_of_the_model_is_a_stop_string_where_it_is_named(
+    stop: str, cuts: Sequence[int]
+) -> None:
+    answer, parser = run(f"<think>\nx</think>\n\nI{CALL} STOP", stop=(stop,), cuts=tuple(cuts))
+    assert parser.stop_sequence == stop
+    assert answer.reasoning == ("" if stop.startswith("x") else "x")
+    assert [call[1] for call in answer.calls] == ["get_weather"] * ("tool_call" in stop)
+
+
+def test_a_control_token_is_part_of_a_stop_string_by_its_spelling() -> None:
+    controls = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+    answer_format = AnswerFormat(CHATML, controls, controls)
+    text = answer_format.mark("one<tool_call>two")
+    for stop in ("e<tool_call>t", "<tool_call>", "l>two"):
+        answer, parser = run(text, answer_format, tools=(), stop=(stop,))
+        assert parser.stop_sequence == stop
+        assert answer.content == "one<tool_call>two".partition(stop)[0]
+
+
+@given(
+    st.lists(
+        st.sampled_from(["<think>", "</think>\n\n", "a", "b", " ", "\n", CALL, "<"]), max_size=9
+    ),
+    st.lists(st.sampled_from(["a", "ab", "\n", " a", "b<", "aa b", "}"]), min_size=1, max_size=3),
+)
+def test_a_stop_string_does_not_depend_on_the_pieces(pieces: list[str], stops: list[str]) -> None:
+    text = "".join(pieces)
+    whole, one = run(text, stop=tuple(stops))
+    streamed, other = run(text, stop=tuple(stops), cuts=tuple(range(len(text))))
+    assert (whole.content, whole.reasoning) == (streamed.content, streamed.reasoning)
+    assert [c[1:] for c in whole.calls] == [c[1:] for c in streamed.calls]
+    assert (one.stop_sequence, one.finish_reason) == (other.stop_sequence, other.finish_reason)
+    free, _ = run(text)
+    assert free.content.startswith(whole.content)
+    if not whole.calls:
+        assert not any(stop in whole.content for stop in stops)
+        assert (one.stop_sequence is not None) == any(stop in free.content for stop in stops)
 
 
 def test_a_stop_string_met_at_the_limit_is_a_stop() -> None:

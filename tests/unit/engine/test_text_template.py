@@ -383,3 +383,24 @@ def test_a_prompt_does_not_build_the_vocabulary(monkeypatch: pytest.MonkeyPatch)
     template.render(Chat(asked_and_answered(), tools=(WEATHER,)))
     template.render(Chat((say("user", "Hello"),), tools=(WEATHER,)))
     assert not built  # 200 ms for 152,000 tokens, of the first request too
+
+
+ALWAYS = (  # writes the answer's head, whether it is asked for or not
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "<|im_start|>assistant\n<think>"
+)
+
+
+@pytest.mark.parametrize("said", ["think", "Hi", "assistant", "<think>", "\n", "end|>"])
+def test_an_answer_head_that_is_always_written_is_told_from_the_question(said: str) -> None:
+    prompt = render(Chat((say("user", said),)), ALWAYS)
+    assert prompt.opening == "<|im_end|>\n<|im_start|>assistant\n<think>"
+    assert prompt.thinking_preopened
+
+
+def test_an_answer_that_goes_on_without_a_head_of_its_own_keeps_its_thoughts_open() -> None:
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    chat = Chat((say("user", "Hi"), say("assistant", "<think>\nHm")), continue_final_message=True)
+    prompt = render(chat, template)
+    assert prompt.opening.endswith("<think>\nHm")
+    assert prompt.thinking_preopened
