@@ -123,6 +123,21 @@ async def test_a_stranger_on_this_machine_uses_and_does_not_administer(unkeyed):
     assert not administered & {"SetConfigRequest", "AddKeyRequest", "ShutdownRequest"}
 
 
+async def test_a_page_behind_a_proxy_that_changes_host_is_ours_where_its_origin_is_named():
+    origin = "https://ai.example.com"
+    async for door in doors(HttpOptions(port=0, cors_origins=(origin, "*"))):
+        status = next(route for route in door.routes if route.name == "admin_status")
+        own = {"Origin": origin, "Sec-Fetch-Site": "same-origin"}
+        for headers, expected in (
+            (own, 200),
+            (own | {"Sec-Fetch-Site": "cross-site"}, 403),
+            ({"Origin": origin}, 403),  # no browser says where it comes from
+            (own | {"Origin": "https://evil.example"}, 403),  # "*" is not ours
+        ):
+            door.callers["proxied"] = headers
+            assert await door.ask(status, "proxied") == expected, headers
+
+
 @pytest.mark.parametrize("caller", ["foreign", "neighbour"])
 async def test_a_foreign_page_does_nothing_even_in_the_owners_browser(unkeyed, caller):
     for route in unkeyed.routes:
@@ -271,7 +286,7 @@ async def test_a_session_begins_once_by_its_address_and_ends_when_idle():
         async with http.head(address, allow_redirects=False) as reply:
             assert reply.status == 405  # a preview uses nothing up
         async with http.get(address, allow_redirects=False) as reply:
-            assert (reply.status, reply.headers["Location"]) == (303, "/")
+            assert (reply.status, reply.headers["Location"]) == (303, "./")
             cookie = reply.cookies[COOKIE]
         assert cookie["httponly"]
         assert cookie["samesite"] == "Strict"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import statistics
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from fake_store import FakeStore
 from scripted_backend import ScriptedBackend, serve, text
 
 from swiftlmd.config.http import HttpOptions
-from swiftlmd.http.web import _ROOT
 
 VIEWS = ("chat", "models", "monitor", "settings", "keys", "network")
 SIZES = {"390x844": (390, 844), "1440x900": (1440, 900)}
@@ -95,13 +93,6 @@ async def test_every_view_fits_its_window_and_bars_nobody(page, admin, size, sch
                 assert (await page.get_by_label("Model").bounding_box())["width"] > 340
             assert await barriers(page) == []
             await shot(page, f"companion-{view}-{size}-{scheme}")
-
-
-def test_the_service_worker_keeps_every_file_of_the_page():
-    worker = (_ROOT / "sw.js").read_text()
-    kept = set(re.findall(r'"([\w/-]+)"', worker.partition("const FILES")[2].partition("];")[0]))
-    there = {str(path.relative_to(_ROOT).with_suffix("")) for path in _ROOT.rglob("*.js")}
-    assert there - {"sw"} <= kept
 
 
 async def barriers(page) -> list[str]:

@@ -26,7 +26,7 @@ from aiohttp import web
 from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.http.channel import Channel
-from swiftlmd.http.context import RECORD
+from swiftlmd.http.context import GUARD, RECORD
 from swiftlmd.http.encoder import waiting
 from swiftlmd.http.errors import invalid, openai_body
 from swiftlmd.http.limits import read_body
@@ -133,12 +133,17 @@ def operation_name(path: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", path.rpartition("/")[2]).lower()
 
 
-def refuse_foreign_pages(request: web.BaseRequest) -> None:
+def refuse_foreign_pages(request: web.Request) -> None:
     """Raises 403 unless the request comes from our own page or from no browser at all."""
     origin = request.headers.get("Origin")
     host = request.headers.get("Host", "")
-    foreign = origin is not None and not is_own_page(origin, host)
-    if foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    foreign = (
+        origin is not None
+        and not is_own_page(origin, host)
+        and not request.app[GUARD].is_behind_proxy(origin, site)
+    )
+    if foreign or site not in ("same-origin", "none"):
         raise ServiceError(
             Kind.INVALID,
             "/admin is for the page that this service serves itself",

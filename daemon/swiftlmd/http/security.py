@@ -133,6 +133,11 @@ class Guard:
             "Vary": "Origin",
         }
 
+    def is_behind_proxy(self, origin: str, fetch_site: str) -> bool:
+        """Whether the page at `origin` is ours though the proxy before us changed Host: the owner
+        names it, and the browser, which no page can make lie, says it asks where it came from."""
+        return fetch_site == "same-origin" and origin.rstrip("/").lower() in self._origins
+
     def _check_host(self, request: web.BaseRequest) -> None:
         host = request.headers.get("Host")
         if host is None:  # HTTP/1.0 probes; a browser always sends one

@@ -68,7 +68,7 @@ class Sessions:
         if request.method != "GET":  # HEAD: a link that is only looked at
             raise web.HTTPMethodNotAllowed(request.method, ["GET"])
         value = self.begin(request.query.get("token", ""))
-        reply = web.Response(status=303, headers={"Location": "/", "Cache-Control": "no-store"})
+        reply = web.Response(status=303, headers={"Location": "./", "Cache-Control": "no-store"})
         reply.set_cookie(COOKIE, value, httponly=True, samesite="Strict", path="/")
         return reply
 

@@ -7,6 +7,7 @@ opens a page; all that the page then asks for goes through the guard like any cl
 from __future__ import annotations
 
 import hashlib
+import json
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -27,6 +28,8 @@ _POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
+_AT_THE_ROOT = ("manifest.webmanifest",)
+_VERSION = "X-Page-Version"
 _HEADERS = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
@@ -43,7 +46,9 @@ def wants_page(request: web.BaseRequest) -> bool:
 
 
 def page(request: web.BaseRequest) -> web.Response:
-    return _answer(request, "index.html")
+    answer = _answer(request, "index.html")
+    answer.headers[_VERSION] = _version()
+    return answer
 
 
 async def static(request: web.Request) -> web.Response:
@@ -69,12 +74,42 @@ def _answer(request: web.BaseRequest, name: str) -> web.Response:
 
 
 @cache
+def _version() -> str:
+    """Of all files together, for the worker that keeps them."""
+    files = (path.read_bytes() for path in sorted(_ROOT.rglob("*")) if path.is_file())
+    return _digest(b"".join(files))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:20]
+
+
+def _worker(source: bytes) -> bytes:
+    """`sw.js`, told which version this is and what belongs to it."""
+    names = [path.relative_to(_ROOT).as_posix() for path in sorted(_ROOT.rglob("*.*"))]
+    files = [
+        name if name in _AT_THE_ROOT else f"web/{name}"
+        for name in names
+        if name not in ("sw.js", "index.html") and not name.endswith(".LICENSE")
+    ]
+    lines = {
+        b'const VERSION = "";': f"const VERSION = {json.dumps(_version())};",
+        b"const FILES = [];": f"const FILES = {json.dumps(['./', *files])};",
+    }
+    for line, told in lines.items():
+        source = source.replace(line, told.encode())
+    return source
+
+
+@cache
 def _files() -> dict[str, tuple[bytes, str, str]]:
     """Everything served, read once: no path of a request ever reaches the file system."""
     found = {}
     for path in sorted(_ROOT.rglob("*")):
         if path.is_file() and path.suffix in _TYPES:
             body = path.read_bytes()
-            tag = f'W/"{hashlib.sha256(body).hexdigest()[:20]}"'
+            if path.name == "sw.js":
+                body = _worker(body)
+            tag = f'W/"{_digest(body)}"'
             found[path.relative_to(_ROOT).as_posix()] = (body, _TYPES[path.suffix], tag)
     return found

@@ -13,13 +13,18 @@ function headers() {
   return { "Content-Type": "application/json", ...(key ? { Authorization: `Bearer ${key}` } : {}) };
 }
 
+// Beside the page: a proxy may serve both below a path of its own.
+const placed = (path) => new URL(path.slice(1), document.baseURI);
+
 async function send(method, path, body, signal, more = {}) {
-  const answer = await fetch(path, {
+  const answer = await fetch(placed(path), {
     method, headers: { ...headers(), ...more }, signal,
     body: body === undefined ? undefined : JSON.stringify(body),
   });
   if (answer.ok) return answer;
   const { error = {} } = await answer.json().catch(() => ({}));
+  // Not said by the daemon, but by a proxy that does not reach it.
+  if (!error.message && [502, 503, 504].includes(answer.status)) throw new TypeError("away");
   throw new Refused(error.message || `the daemon answered ${answer.status}`, answer.status,
     error.code);
 }

@@ -68,7 +68,7 @@ function App() {
   if (status.link === "locked") return html`<${Lock} />`;
   const [tone, text] = stateOf(status);
   const View = VIEWS[view];
-  return html`<header><a class="brand" href="#chat"><img src="/web/icon.svg" alt="" />swiftlm</a>
+  return html`<header><a class="brand" href="#chat"><img src="web/icon.svg" alt="" />swiftlm</a>
     <nav aria-label="Sections">${NAMES.map((name) => html`<a href=${`#${name}`}
       aria-current=${name === view ? "page" : null}>${name}</a>`)}</nav>
     <span class="state ${tone}" role="status">${text}</span></header>
@@ -78,4 +78,4 @@ function App() {
 }
 
 render(html`<${App} />`, document.getElementById("app"));
-navigator.serviceWorker?.register("/sw.js").catch(() => {});
+navigator.serviceWorker?.register("sw.js").catch(() => {});

@@ -15,7 +15,7 @@ export function Pair({ token }) {
     try {
       const { key } = await pairWith(token, event.target.elements.name.value.trim());
       localStorage.setItem("key", key);
-      location.replace("/#chat");
+      location.replace("#chat");
       location.reload();
     } catch (failure) { setError(failure.message); }
   };
