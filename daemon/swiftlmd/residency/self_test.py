@@ -47,7 +47,7 @@ async def _gives_a_token(engine: Engine, clock: Clock, patience_s: float) -> boo
     done = asyncio.Event()
     answer = asyncio.create_task(_one_token(engine, done))
     try:
-        return await clock.wait(done, patience_s)
+        return await clock.wait(done, patience_s) and answer.done() and answer.result()
     finally:
         answer.cancel()
         await asyncio.wait({answer})
@@ -84,15 +84,19 @@ def _is_busy(engine: Engine, stats: m.EngineStats) -> bool:
     return engine.client.busy.is_set() or stats.running + stats.waiting > 0
 
 
-async def _one_token(engine: Engine, done: asyncio.Event) -> None:
+async def _one_token(engine: Engine, done: asyncio.Event) -> bool:
+    """Whether it answers: a device that fails each pass ends the request, too, with a fault."""
     request = m.GenerateRequest(
         request_id=f"self-test-{uuid.uuid4().hex}", text="1", max_tokens=1, no_cache=True
     )
     try:
         async with aclosing(engine.client.generate(request)) as events:
             async for event in events:
-                if event.delta is not None or event.finished is not None:
-                    done.set()
+                if event.finished is not None or event.delta is not None:
+                    fault = event.finished.fault if event.finished is not None else None
+                    return fault is None or fault.kind is not m.FaultKind.INTERNAL
     except ServiceError as error:
         log.warning("self-test failed model=%s: %s", engine.loaded.model, error)
-        done.set()  # the engine is gone already
+    finally:
+        done.set()
+    return True  # it is gone already, or ends its stream: nobody needs to end it here

@@ -4,8 +4,8 @@ Weights can be read without an error and still be wrong: an embedding scaled twi
 (Gemma's sqrt(hidden_size)), tensors under each other's names. Such a model answers whitespace at
 full speed. Here it has to predict short texts, of which every trained model knows some: over the
 best of them the models at hand lose 0.9 to 1.4 nats per token (docs/models.md), Gemma with a
-wrong scale 12. A model whose predictions are no better than dice was never trained: whoever made
-it knows that, and is only told so.
+wrong scale 12. A model whose predictions are as good as dice was never trained: whoever made it
+knows that, and is only told so. What is no number, and the same for every token, is never right.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class WeightsReading:
     loss: float
     entropy: float  # of its predictions: how sure it was
     favourite: int  # the token that it predicted most often
+    is_blank: bool  # every token got the same, at each position
 
 
 def checked(
@@ -74,20 +75,19 @@ def check_sanity(model: Any, new_caches: NewCaches, tokenizer: Any, vocab_size: 
     One short prefill where the model is sound, four where it is not. Evaluated.
     """
     dice = math.log(vocab_size)
-    if dice <= MAX_LOSS:
-        return ""
-    readings = []
+    readings: list[WeightsReading] = []
     for text in TEXTS:
         token_ids = tokenizer.encode(text)
         if len(token_ids) < 2:
             continue
         readings.append(_read(model, new_caches(), token_ids))
-        if readings[-1].loss <= MAX_LOSS:
+        _refuse_dead(readings[-1])
+        if readings[-1].loss <= MAX_LOSS or dice <= MAX_LOSS:
             return ""
     if not readings:
         return ""
     best = min(readings, key=lambda reading: reading.loss)
-    if best.entropy > dice - _DICE:
+    if best.entropy > dice - _DICE and best.loss < dice + _DICE:
         return "the weights look untrained: every token is as likely as any other"
     answer = tokenizer.decode([best.favourite])
     raise EngineFault(
@@ -98,13 +98,27 @@ def check_sanity(model: Any, new_caches: NewCaches, tokenizer: Any, vocab_size: 
     )
 
 
+def _refuse_dead(reading: WeightsReading) -> None:
+    if math.isfinite(reading.loss) and not reading.is_blank:
+        return
+    what = "the same for every token" if reading.is_blank else "not a number"
+    raise EngineFault(
+        FaultKind.MODEL_BROKEN,
+        f"the loaded model makes no sense of plain text: what it predicts is {what}. Weights are "
+        "damaged, or a scale in config.json is wrong: pull or convert the model again",
+    )
+
+
 def _read(model: Any, caches: Caches, token_ids: Sequence[int]) -> WeightsReading:
     ids = mx.array(list(token_ids))
     logits = model(ids[None], cache=caches)[0, :-1].astype(mx.float32)  # (L - 1, V)
     odds = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
     loss = -mx.mean(mx.take_along_axis(odds, ids[1:, None], axis=-1))
-    entropy = -mx.mean(mx.sum(mx.exp(odds) * odds, axis=-1))
+    # Some models give -inf to tokens that they do not have: no chance, and nothing to its entropy.
+    parts = mx.where(odds > -math.inf, mx.exp(odds) * odds, 0.0)
+    entropy = -mx.mean(mx.sum(parts, axis=-1))
     predicted = mx.argmax(logits, axis=-1)
-    mx.eval(loss, entropy, predicted)
+    spread = mx.max(mx.max(logits, axis=-1) - mx.min(logits, axis=-1))
+    mx.eval(loss, entropy, predicted, spread)
     (favourite, _), *_ = Counter(predicted.tolist()).most_common(1)
-    return WeightsReading(loss.item(), entropy.item(), favourite)
+    return WeightsReading(loss.item(), entropy.item(), favourite, spread.item() == 0)

@@ -409,6 +409,19 @@ async def test_after_waking_every_engine_is_asked_for_a_token_and_a_silent_one_i
     assert "woke" in engine.killed_for
 
 
+@pytest.mark.parametrize("kind", [m.FaultKind.INTERNAL, m.FaultKind.BUSY])
+async def test_after_waking_an_engine_whose_passes_fail_is_ended(
+    world: World, kind: m.FaultKind
+) -> None:
+    await _once(world)
+    engine = world.engine()
+    fault = m.Fault(kind=kind, message="the model failed: a command buffer was lost")
+    failed = m.Finished(reason=m.FinishedReason.ERROR, fault=fault)
+    engine.client.events.put_nowait(m.SequenceEvent(finished=failed))
+    await ask_each_engine(world.residency, world.clock)
+    assert ("woke" in engine.killed_for) is (kind is m.FaultKind.INTERNAL)
+
+
 async def woken(world: World, stats: Callable[[float], m.EngineStats | None]) -> str:
     """Why a busy engine was ended within two minutes after waking, by what it says of itself."""
     await _once(world)
