@@ -25,8 +25,8 @@ def measure(folder: Path, way: str) -> dict[str, float | str]:
     import mlx.core as mx
     from mlx_lm.models.cache import make_prompt_cache
 
+    from swiftlm_engine.expansion.options import ExpandOptions
     from swiftlm_engine.load.device import Device
-    from swiftlm_engine.load.options import ExpandOptions
     from swiftlm_engine.load.weights import load_weights
 
     expand = ExpandOptions(head=True, attention_layers=10_000, mlp_layers=10_000)

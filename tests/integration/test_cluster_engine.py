@@ -23,7 +23,7 @@ from swiftlm_engine.brain.facts import read_model
 from swiftlm_proto import messages as m
 from swiftlm_proto.exit_codes import EngineExit
 from swiftlm_proto.paths import under
-from swiftlmd.hosts.secret import secret_file
+from swiftlmd.engines.group_secret import secret_file
 
 PROMPTS = ("the quick brown fox", "hello world, a longer prompt of several chunks " * 3, "a")
 LOST_AFTER_S = 20.0  # texts are compared on busy machines

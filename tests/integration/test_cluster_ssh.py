@@ -13,9 +13,9 @@ from swiftlm_engine.brain.plan import MachineLimits
 from swiftlm_engine.cluster import transport
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import Paths, under
+from swiftlmd.engines.group_secret import keep_secret, secret_file
 from swiftlmd.hosts.checks import Examiner
 from swiftlmd.hosts.registry import Host
-from swiftlmd.hosts.secret import keep_secret, secret_file
 
 Kind = m.HostProblemKind
 STUDIO = Host("studio", 1)

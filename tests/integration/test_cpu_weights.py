@@ -14,9 +14,9 @@ from quantized_models import make_quantized
 from swiftlm_engine.brain.facts import read_model
 from swiftlm_engine.brain.ledger import EntryKind
 from swiftlm_engine.brain.plan import CpuWeights, MachineLimits, PlanRequest, make_plan
+from swiftlm_engine.expansion.options import ExpandOptions
 from swiftlm_engine.expansion.weights import ExpandedWeights
 from swiftlm_engine.load.device import Device
-from swiftlm_engine.load.options import ExpandOptions
 from swiftlm_engine.load.weights import LoadedWeights, load_weights
 from swiftlm_engine.messages import GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings

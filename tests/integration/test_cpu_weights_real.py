@@ -9,8 +9,8 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
+from swiftlm_engine.expansion.options import ExpandOptions
 from swiftlm_engine.load.device import Device
-from swiftlm_engine.load.options import ExpandOptions
 from swiftlm_engine.load.weights import load_weights
 
 PROMPTS = (

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -218,3 +219,96 @@ def test_weight_files_are_listed_in_one_place():
         and re.search(r"safetensors|gguf", ast.unparse(node))
     ]
     assert wrong == []
+
+
+def folder_order(package: str) -> list[str]:
+    """From top to bottom, as docs/architecture.md lists them."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    listed = re.search(rf"^- `{package}`: ((?:.+\n)(?:  .+\n)*)", page, re.MULTILINE)
+    assert listed, package
+    return [name.strip() for name in listed[1].replace("\n", " ").split(",")]
+
+
+def folder_of(package: str, module: str) -> str:
+    """Of `package.folder.file`: the folder, or the file where it lies in the package's root."""
+    return module.removeprefix(f"{package}.").split(".")[0]
+
+
+def modules_of(package: str) -> dict[str, Path]:
+    base = ROOMS[package]
+    return {
+        ".".join(path.relative_to(base).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in python_files(package)
+    }
+
+
+@pytest.mark.parametrize("package", ["swiftlm_engine", "swiftlmd", "swiftlmctl"])
+def test_imports_between_folders_only_go_down(package):
+    order = folder_order(package)
+    modules = modules_of(package)
+    entry = {package, f"{package}.__main__"}  # above everything
+    found = {folder_of(package, module) for module in modules if module not in entry}
+    assert sorted(order) == sorted(found)
+    assert len(set(order)) == len(order)
+    upward = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for module, path in modules.items()
+        if module not in entry
+        for name, line in imports(path)
+        if name.startswith(f"{package}.")
+        and order.index(folder_of(package, name)) < order.index(folder_of(package, module))
+    ]
+    assert upward == []
+
+
+def imported_files(path: Path, modules: dict[str, Path]) -> set[str]:
+    """Those of the room that must be there before `path` can be; `if TYPE_CHECKING` is skipped."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = set()
+    nodes: list[ast.AST] = [tree]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found |= {name for name in (whole, node.module) if name in modules}
+        nodes += ast.iter_child_nodes(node)
+    return found
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_no_circle_of_files(package):
+    modules = modules_of(package)
+    edges = {name: imported_files(path, modules) - {name} for name, path in modules.items()}
+    # A package's file is read before those in it, which is no circle.
+    edges = {n: {e for e in es if not n.startswith(f"{e}.")} for n, es in edges.items()}
+    try:
+        tuple(TopologicalSorter(edges).static_order())
+    except CycleError as circle:
+        pytest.fail(" -> ".join(circle.args[1]))
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_no_class_name_twice_in_a_room(package):
+    places: dict[str, list[str]] = {}
+    for module, path in modules_of(package).items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_loose_file_in_a_package_root():
+    """Next to the entries: what all folders say to each other, and what puts them together."""
+    loose = {
+        package: {p.name for p in (base / package).glob("*.py")} - {"__init__.py", "__main__.py"}
+        for package, base in ROOMS.items()
+        if package != "swiftlm_proto"
+    }
+    assert loose == {
+        "swiftlm_engine": {"messages.py", "ranks.py"},
+        "swiftlmd": {"main.py", "daemon.py", "clock.py", "faults.py"},
+        "swiftlmctl": {"main.py", "client.py", "errors.py", "output.py"},
+    }

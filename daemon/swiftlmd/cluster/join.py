@@ -26,12 +26,12 @@ from swiftlmd.cluster.stdio import own_pipes
 from swiftlmd.config.load import ConfigError, load
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines.environment import engine_environment
+from swiftlmd.engines.group_secret import secret_file
 from swiftlmd.engines.process import engine_command
 from swiftlmd.faults import ServiceError
 from swiftlmd.hosts.fetching import Shares
 from swiftlmd.hosts.registry import DEFAULT_PORT, with_port
 from swiftlmd.hosts.report import HostReport, mlx_version, own_report
-from swiftlmd.hosts.secret import secret_file
 from swiftlmd.lifecycle.instance import PortBusy, bind_port, port_holder
 from swiftlmd.memory import machine_limits, system_device, system_readings
 from swiftlmd.memory.machine import has_cuda_mlx

@@ -26,10 +26,10 @@ from swiftlmd.cluster.pulling import Errand, errands, run
 from swiftlmd.cluster.wire import check_message, host_message
 from swiftlmd.config.live import Changes, LiveConfiguration
 from swiftlmd.config.load import ConfigError
+from swiftlmd.engines.group_secret import keep_secret
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
 from swiftlmd.hosts.checks import HostCheck
 from swiftlmd.hosts.registry import Host, Hosts, machines
-from swiftlmd.hosts.secret import keep_secret
 from swiftlmd.hosts.survey import Survey
 from swiftlmd.planning.planner import asked_split, plan_request
 from swiftlmd.residency.residency import Residency

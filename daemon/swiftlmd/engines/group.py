@@ -9,10 +9,10 @@ from typing import Any
 from swiftlm_proto.paths import Paths
 from swiftlmd.config.edit import write_atomically
 from swiftlmd.config.settings import Settings
+from swiftlmd.engines.group_secret import keep_secret, secret_file
 from swiftlmd.engines.placement import GroupPlacement
 from swiftlmd.engines.process import plain
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.hosts.secret import keep_secret, secret_file
 
 
 def group_arguments(

@@ -13,10 +13,10 @@ from swiftlm_engine.cluster.link import LinkLost, Stranger, read_secret
 from swiftlm_engine.cluster.transport import Unreachable
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import Paths
+from swiftlmd.engines.group_secret import secret_file
 from swiftlmd.hosts.link_speed import LinkMeasure
 from swiftlmd.hosts.registry import Host
 from swiftlmd.hosts.report import HostReport, own_report
-from swiftlmd.hosts.secret import secret_file
 from swiftlmd.hosts.visit import Visit, visiting
 
 Kind = m.HostProblemKind

@@ -38,7 +38,7 @@ class ImageSource(Body):
     url: str | None = None
 
 
-class Block(Body):
+class ContentBlock(Body):
     type: str
     text: str | None = None
     source: ImageSource | str | None = None  # a text: where a search result is from
@@ -47,13 +47,13 @@ class Block(Body):
     name: str | None = None
     input: dict[str, Any] | None = None  # Any: a tool's arguments
     tool_use_id: str | None = None
-    content: str | list[Block] | None = None
+    content: str | list[ContentBlock] | None = None
     is_error: bool | None = None
 
 
 class Turn(Body):
     role: str
-    content: str | list[Block]
+    content: str | list[ContentBlock]
 
 
 class MessageTool(Body):
@@ -93,7 +93,7 @@ class OutputConfig(Body):
 class MessagesRequest(Body):
     model: str | None = None
     messages: list[Turn]
-    system: str | list[Block] | None = None
+    system: str | list[ContentBlock] | None = None
     max_tokens: Positive | None = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
@@ -129,7 +129,7 @@ async def to_messages(body: MessagesRequest, images: ImageBudget) -> list[m.Mess
     return messages
 
 
-def _system(system: str | list[Block] | None) -> list[m.Message]:
+def _system(system: str | list[ContentBlock] | None) -> list[m.Message]:
     texts = [system] if isinstance(system, str) else [b.text or "" for b in system or ()]
     texts = [text for text in texts if text and not text.startswith(BILLING_LINE)]
     if not texts:
@@ -147,7 +147,7 @@ async def _turn(turn: Turn, param: str, images: ImageBudget) -> list[m.Message]:
     return await _user(turn.role, turn.content, f"{param}.content", images)
 
 
-async def _assistant(blocks: list[Block], param: str, images: ImageBudget) -> m.Message:
+async def _assistant(blocks: list[ContentBlock], param: str, images: ImageBudget) -> m.Message:
     """One message: its thinking, its text, its calls."""
     message = m.Message(role="assistant")
     for number, block in enumerate(blocks):
@@ -164,7 +164,9 @@ async def _assistant(blocks: list[Block], param: str, images: ImageBudget) -> m.
     return message
 
 
-async def _user(role: str, blocks: list[Block], param: str, images: ImageBudget) -> list[m.Message]:
+async def _user(
+    role: str, blocks: list[ContentBlock], param: str, images: ImageBudget
+) -> list[m.Message]:
     """Tool results are messages of their own; what stands around them stays in its order."""
     messages: list[m.Message] = []
     for number, block in enumerate(blocks):
@@ -183,7 +185,7 @@ async def _user(role: str, blocks: list[Block], param: str, images: ImageBudget)
 
 
 async def _result_parts(
-    content: str | list[Block] | None, param: str, images: ImageBudget
+    content: str | list[ContentBlock] | None, param: str, images: ImageBudget
 ) -> list[m.Part]:
     if isinstance(content, str):
         return [m.Part(text=content)]
@@ -202,7 +204,7 @@ def _failed(parts: list[m.Part]) -> list[m.Part]:
     return [m.Part(text="Error: "), *parts]
 
 
-async def _parts(block: Block, param: str, images: ImageBudget) -> list[m.Part]:
+async def _parts(block: ContentBlock, param: str, images: ImageBudget) -> list[m.Part]:
     if block.type == "text":
         return [m.Part(text=block.text or "")]
     source = block.source

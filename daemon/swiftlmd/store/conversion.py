@@ -70,7 +70,7 @@ async def convert(
     `check` sees what the work will take before it begins, and may refuse by raising.
     """
     await asyncio.to_thread(job.out.parent.mkdir, parents=True, exist_ok=True)
-    reading = _Reading(report, check)
+    reading = _ConversionReading(report, check)
     try:
         await child.run(*job.command(), on_report=reading.take, environ=environ)
     except child.ChildFailed as failed:
@@ -95,7 +95,7 @@ class Planned:
         return f"needs {memory:.1f} GB of memory and {disk:.1f} GB of disk"
 
 
-class _Reading:
+class _ConversionReading:
     """The child's lines as reports."""
 
     def __init__(

@@ -74,7 +74,7 @@ async def fetch(
     """
     if options.hub_offline:
         raise _offline(f"'{request.repo}' is not on this machine")
-    reading = _Reading(request.repo, report, check)
+    reading = _HubReading(request.repo, report, check)
     try:
         async with asyncio.timeout(options.patience_s + _GRACE_S) as watch:
             reading.on_growth = lambda: watch.reschedule(
@@ -138,7 +138,7 @@ def request_for(
     )
 
 
-class _Reading:
+class _HubReading:
     """Turns the child's lines into reports; remembers what the end needs."""
 
     def __init__(self, repo: str, report: Report, check: Callable[[Listed], None]) -> None:

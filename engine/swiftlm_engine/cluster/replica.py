@@ -16,9 +16,9 @@ from swiftlm_engine.brain.plan.share import Split
 from swiftlm_engine.brain.prefix_index import CachedPart
 from swiftlm_engine.prefix.entries import KeptPrefixes
 from swiftlm_engine.ranks import Key
+from swiftlm_engine.run.malloc_trim import trim
 from swiftlm_engine.run.row_caches import Caches, RowCaches
 from swiftlm_engine.sampling.sampler import most_likely
-from swiftlm_engine.session.malloc_trim import trim
 from swiftlm_engine.split.shares import Place
 from swiftlm_engine.turboquant import policy
 from swiftlm_engine.turboquant.layer_support import Verdict

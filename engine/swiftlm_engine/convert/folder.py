@@ -52,7 +52,7 @@ class Converted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _TensorPlan:
     """One GGUF tensor and what it becomes."""
 
     source: GgufTensor
@@ -80,13 +80,15 @@ class _LossMeter:
     def __init__(self) -> None:
         self._sums: dict[tuple[str, int], list[float]] = {}
 
-    def add(self, step: _Step, stored: NDArray[np.float32], read: NDArray[np.float32]) -> None:
+    def add(
+        self, step: _TensorPlan, stored: NDArray[np.float32], read: NDArray[np.float32]
+    ) -> None:
         sums = self._sums.setdefault((step.source.kind.name, step.bits), [0.0, 0.0])
         difference = (stored - read).ravel()
         sums[0] += float(difference @ difference)
         sums[1] += float(read.ravel() @ read.ravel())
 
-    def losses(self, steps: list[_Step]) -> tuple[Loss, ...]:
+    def losses(self, steps: list[_TensorPlan]) -> tuple[Loss, ...]:
         counts = Counter((s.source.kind.name, s.bits) for s in steps)
         return tuple(
             Loss(kind, bits, counts[kind, bits], (error / weight) ** 0.5 if weight else 0.0)
@@ -148,13 +150,13 @@ def _sync(path: Path) -> None:
 
 def _steps(
     file: GgufFile, family: families.ArchitectureNames, config: families.Config
-) -> list[_Step]:
+) -> list[_TensorPlan]:
     steps = []
     for tensor in file.tensors():
         target = families.target_of(tensor.name, family)
         if target is not None:
             order = families.row_order(target, family, config, tensor.shape[0])
-            steps.append(_Step(tensor, target, order, *_encoding(tensor)))
+            steps.append(_TensorPlan(tensor, target, order, *_encoding(tensor)))
     names = [f"{s.target.module}.{s.target.leaf}" for s in steps]
     if "model.embed_tokens.weight" not in names:
         raise ConvertError(f"{file.path.name} has no embedding; it holds a vocabulary only")
@@ -174,7 +176,7 @@ def _encoding(tensor: GgufTensor) -> tuple[blocks.BlockLayout | None, int]:
 
 def _write_weights(
     path: Path,
-    steps: list[_Step],
+    steps: list[_TensorPlan],
     family: families.ArchitectureNames,
     dtype: str,
     progress: Progress,
@@ -195,7 +197,7 @@ def _write_weights(
 
 
 def _encode(
-    step: _Step, family: families.ArchitectureNames, dtype: str, meter: _LossMeter
+    step: _TensorPlan, family: families.ArchitectureNames, dtype: str, meter: _LossMeter
 ) -> list[NDArray[Any]]:
     """The tensor's arrays in the order of its specs."""
     if not step.bits:
@@ -214,7 +216,7 @@ def _encode(
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
-def _affine(step: _Step, raw: NDArray[np.uint8]) -> blocks.Affine:
+def _affine(step: _TensorPlan, raw: NDArray[np.uint8]) -> blocks.Affine:
     if step.layout is not None:
         return step.layout.affine(raw)
     values = dequantize(raw, step.source.kind).astype(np.float32)
@@ -225,7 +227,7 @@ def _same(a: blocks.Affine, b: blocks.Affine) -> bool:
     return bool(np.array_equal(a.scales, b.scales) and np.array_equal(a.biases, b.biases))
 
 
-def _row_runs(step: _Step) -> Iterator[NDArray[np.uint8]]:
+def _row_runs(step: _TensorPlan) -> Iterator[NDArray[np.uint8]]:
     rows, columns = step.source.shape
     run = max(1, _CHUNK_WEIGHTS // columns)
     for start in range(0, rows, run):
@@ -235,7 +237,7 @@ def _row_runs(step: _Step) -> Iterator[NDArray[np.uint8]]:
 
 
 def _dense(
-    step: _Step, family: families.ArchitectureNames, dtype: str, meter: _LossMeter
+    step: _TensorPlan, family: families.ArchitectureNames, dtype: str, meter: _LossMeter
 ) -> NDArray[Any]:
     values = dequantize(step.source.data, step.source.kind).astype(np.float32)
     values = values.reshape(step.source.shape)
@@ -249,7 +251,7 @@ def _dense(
     return stored
 
 
-def _quantisation(steps: list[_Step]) -> families.Config:
+def _quantisation(steps: list[_TensorPlan]) -> families.Config:
     """mlx-lm's setting: the most frequent width, and every module that differs from it."""
     widths = {s.target.module: s.bits for s in steps if s.bits}
     if not widths:

@@ -6,6 +6,7 @@ once; the reference BLAS of MLX's wheel takes sixteen times as long, and so does
 
 from __future__ import annotations
 
+import ctypes
 import json
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -13,7 +14,6 @@ from functools import cache
 import mlx.core as mx
 
 from swiftlm_engine.expansion.orientation import fastest_s, some_rows
-from swiftlm_engine.load.device import blas_name
 
 _ROWS, _COLUMNS = 576, 1536
 _SLOW = 10.0  # sixteen rows in as many times of one
@@ -46,6 +46,20 @@ def measure() -> BlasSpeed:
     mx.eval(weight, one, sixteen)
     times = fastest_s([lambda: mx.eval(one @ weight.T), lambda: mx.eval(sixteen @ weight.T)])
     return BlasSpeed(blas_name(), *times)
+
+
+def blas_name() -> str:
+    """Which BLAS answers float32 matmul on the CPU back end.
+
+    The wheel's own is the reference BLAS, an order of magnitude slower in prefill than OpenBLAS;
+    the daemon preloads the system's OpenBLAS where there is one.
+    """
+    try:
+        config = ctypes.CDLL(None).openblas_get_config
+    except (AttributeError, OSError):
+        return "reference (slow; install OpenBLAS, see README)"
+    config.restype = ctypes.c_char_p
+    return str(config().decode()).strip()
 
 
 if __name__ == "__main__":

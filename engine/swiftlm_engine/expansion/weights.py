@@ -14,11 +14,11 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.mla import MultiLinear, QuantizedMultiLinear
 
-from swiftlm_engine.brain.facts import Block, block_of, layer_of
+from swiftlm_engine.brain.facts import Sublayer, block_of, layer_of
 from swiftlm_engine.brain.plan import gigabytes
 from swiftlm_engine.expansion.gain import Gain
+from swiftlm_engine.expansion.options import ExpandOptions
 from swiftlm_engine.expansion.orientation import orient
-from swiftlm_engine.load.options import ExpandOptions
 
 # A head of 150,000 rows is unpacked piece by piece: that takes several times its result.
 _PIECE_BYTES = 32 << 20
@@ -126,9 +126,9 @@ def _packed(model: nn.Module, options: ExpandOptions) -> Iterator[tuple[str, nn.
 
 def _takes(options: ExpandOptions, path: str) -> bool:
     layer, block = layer_of(f"{path}."), block_of(path)
-    if layer is None or block is Block.ENDS:
+    if layer is None or block is Sublayer.ENDS:
         return options.head
-    return layer < (options.attention_layers if block is Block.ATTENTION else options.mlp_layers)
+    return layer < (options.attention_layers if block is Sublayer.ATTENTION else options.mlp_layers)
 
 
 def _as_floats(module: nn.Module) -> nn.Module:

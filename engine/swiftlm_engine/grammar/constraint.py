@@ -32,7 +32,7 @@ from swiftlm_engine.text.answer_format import AnswerFormat
 from swiftlm_engine.text.chat import ToolSpec
 from swiftlm_engine.text.detokenizer import TokenTexts, bare, special_tokens
 from swiftlm_engine.text.markers import unmarked
-from swiftlm_engine.text.reasoning import Tags
+from swiftlm_engine.text.reasoning import ThinkTags
 from swiftlm_engine.text.tools.schema import CannotHold
 
 MAX_GRAMMARS = 64
@@ -191,7 +191,9 @@ class StrictCallsConstraint(Constraint):
 class Prelude:
     """The thoughts before the grammar: open from the start, or opened by the first token."""
 
-    def __init__(self, texts: TokenTexts, inside: Tags | None, openers: Mapping[int, Tags]) -> None:
+    def __init__(
+        self, texts: TokenTexts, inside: ThinkTags | None, openers: Mapping[int, ThinkTags]
+    ) -> None:
         self._detokenizer = texts.start()
         self._inside = inside
         self._openers = openers

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
 
 import mlx.core as mx
+
+from swiftlm_engine.expansion.blas import blas_name
 
 
 class Device(StrEnum):
@@ -78,17 +79,3 @@ def computes_as() -> str:
     if _name_device() is not Device.CPU:
         return name
     return f"{name}, {os.cpu_count()} cores, {blas_name()}"
-
-
-def blas_name() -> str:
-    """Which BLAS answers float32 matmul on the CPU back end.
-
-    The wheel's own is the reference BLAS, an order of magnitude slower in prefill than OpenBLAS;
-    the daemon preloads the system's OpenBLAS where there is one.
-    """
-    try:
-        config = ctypes.CDLL(None).openblas_get_config
-    except (AttributeError, OSError):
-        return "reference (slow; install OpenBLAS, see README)"
-    config.restype = ctypes.c_char_p
-    return str(config().decode()).strip()

@@ -18,10 +18,10 @@ from mlx_lm.utils import load_model, load_tokenizer
 
 from swiftlm_engine.brain.facts.config import read_config
 from swiftlm_engine.brain.plan.rank_files import missing_files
+from swiftlm_engine.expansion.options import ExpandOptions
 from swiftlm_engine.expansion.orientation import orient
 from swiftlm_engine.expansion.weights import ExpandedWeights
 from swiftlm_engine.load.device import Device
-from swiftlm_engine.load.options import ExpandOptions
 from swiftlm_engine.messages import EngineFault, FaultKind
 from swiftlm_engine.split import cpu_gpu
 from swiftlm_engine.split.shares import Place, take_share

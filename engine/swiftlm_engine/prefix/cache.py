@@ -89,7 +89,7 @@ class PrefixStats:
 
 
 @dataclass(slots=True)
-class _Counters:
+class _RamCounters:
     num_hits: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -120,7 +120,7 @@ class PrefixCache:
         self._offers = WritebackQueue(ssd, clock) if ssd else None
         on_removed = self._offers.release if self._offers else _ignore
         self._ram = RamTier(self._layout, ram_bytes, on_removed, ranks)
-        self._counters = _Counters()
+        self._counters = _RamCounters()
         self._clock = clock
         self._is_closed = False
         self._is_reading = False  # one search at a time reads from the SSD

@@ -85,7 +85,7 @@ class SsdStats:
 
 
 @dataclass(slots=True)
-class _Counters:
+class _SsdCounters:
     bytes_written: int = 0
     bytes_read: int = 0
     num_evicted: int = 0
@@ -112,7 +112,7 @@ class SsdTier:
         self._disk = disk or PosixDisk()
         self._writer = Writer(limits.queue_bytes, self._disk)
         self._allowance = WriteAllowance(limits.max_bytes_per_day, clock)
-        self._counters = _Counters()
+        self._counters = _SsdCounters()
         self._planned: dict[str, BlockHeader] = {}  # files that are not in place yet
         self._namespace: Namespace = open_namespace(root, fingerprint, limits.lock_wait_s)
         self._is_lost = False  # the folder could not be asked when something was last written

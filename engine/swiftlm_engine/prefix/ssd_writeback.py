@@ -242,7 +242,7 @@ class _StatePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _WriteStep:
     block: Block | None = None
     is_dropped: bool = False
 
@@ -267,12 +267,12 @@ class _BlockSplitter:
             held.nbytes / max(1, held.end - held.first) for held in self._tokens_of.values()
         )
 
-    def write_next(self, offer: _Pending, parent: Block | None, start: int) -> _Step:
+    def write_next(self, offer: _Pending, parent: Block | None, start: int) -> _WriteStep:
         """One block from `start`; no block and not dropped means that the queue is full."""
         tier = self._tier
         end = min(start + tier.limits.block_tokens, offer.length)
         if not tier.has_room(int((end - start) * self.bytes_per_token)):
-            return _Step()
+            return _WriteStep()
         ranges = {p: (max(start, held.first), end) for p, held in self._tokens_of.items()}
         ranges = {p: (low, high) for p, (low, high) in ranges.items() if low < high}
         arrays = [
@@ -282,9 +282,9 @@ class _BlockSplitter:
         ]
         nbytes = sum(array.nbytes for _, array in arrays)
         if not tier.admit(nbytes, keep=chain_of(parent) if parent else ()):
-            return _Step(is_dropped=True)
+            return _WriteStep(is_dropped=True)
         lows = tuple(ranges.get(p, (end, end))[0] for p in tier.layout.windows)
-        return _Step(self._write(offer, parent, start, end, lows, arrays))
+        return _WriteStep(self._write(offer, parent, start, end, lows, arrays))
 
     def _write(
         self,

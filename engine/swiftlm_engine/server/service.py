@@ -26,13 +26,13 @@ from swiftlm_engine.load.device import NoDevice
 from swiftlm_engine.messages import EndReason, EngineFault, Event, FaultKind, Finished, GenerateJob
 from swiftlm_engine.prompt.prepare import ImageReading, Images, Prepared
 from swiftlm_engine.run.event_bridge import LoopThread
+from swiftlm_engine.run.malloc_trim import trim
 from swiftlm_engine.run.mlx_thread import MlxThread
 from swiftlm_engine.run.step_loop import ends_process, failure
 from swiftlm_engine.server import tokens, wire
 from swiftlm_engine.server.calibration import Calibration
 from swiftlm_engine.server.picture_thread import NotWanted, PictureThread
 from swiftlm_engine.server.stats import StatsReader
-from swiftlm_engine.session.malloc_trim import trim
 from swiftlm_engine.session.open_session import open_session
 from swiftlm_engine.session.session import Session
 from swiftlm_engine.streaming.reader import FilesChanged

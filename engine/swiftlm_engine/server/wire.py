@@ -9,8 +9,9 @@ from pathlib import Path
 
 import betterproto2
 
+from swiftlm_engine.expansion.options import ExpandOptions
 from swiftlm_engine.load.device import DeviceFacts
-from swiftlm_engine.load.options import EngineOptions, ExpandOptions
+from swiftlm_engine.load.options import EngineOptions
 from swiftlm_engine.messages import (
     Delta,
     EndReason,

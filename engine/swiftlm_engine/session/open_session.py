@@ -32,6 +32,7 @@ from swiftlm_engine.prompt.prepare import Preparer
 from swiftlm_engine.ranks import SINGLE_PROCESS, Ranks
 from swiftlm_engine.run.embedder import Embedder
 from swiftlm_engine.run.event_bridge import EventBuffer
+from swiftlm_engine.run.malloc_trim import trim
 from swiftlm_engine.run.runner import Runner
 from swiftlm_engine.run.sequence_output import SequenceOutputFactory
 from swiftlm_engine.run.step_loop import StepLoop
@@ -41,7 +42,6 @@ from swiftlm_engine.session import weights_check
 from swiftlm_engine.session.calibration import Subject
 from swiftlm_engine.session.kv_format import KvCaches, choose_caches
 from swiftlm_engine.session.kv_self_test import threshold_tokens
-from swiftlm_engine.session.malloc_trim import trim
 from swiftlm_engine.session.open_prefix_cache import open_prefix_cache
 from swiftlm_engine.session.run_when_idle import RunWhenIdle
 from swiftlm_engine.session.session import LoadedModelInfo, Session

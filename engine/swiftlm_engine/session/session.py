@@ -14,10 +14,10 @@ from swiftlm_engine.prefix.cache import PrefixCache
 from swiftlm_engine.prefix.pace import Pace
 from swiftlm_engine.prompt.prepare import Preparer
 from swiftlm_engine.run.embedder import Embedder
+from swiftlm_engine.run.malloc_trim import MallocTrim
 from swiftlm_engine.run.runner import Runner
 from swiftlm_engine.run.step_loop import StepLoop
 from swiftlm_engine.session.calibration import Subject
-from swiftlm_engine.session.malloc_trim import MallocTrim
 from swiftlm_engine.session.run_when_idle import RunWhenIdle
 from swiftlm_engine.streaming.policy_choice import StreamWatcher
 from swiftlm_engine.streaming.report import StreamingReport

@@ -51,7 +51,7 @@ class _Parameter:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Layer:
+class _StreamedLayer:
     path: str
     block: nn.Module
     parameters: tuple[_Parameter, ...]
@@ -71,8 +71,8 @@ class _Layer:
 class _Bank:
     """Room for one layer of a kind. Its arrays are made once and written in place."""
 
-    def __init__(self, layer: _Layer) -> None:
-        self.holds: _Layer | None = None
+    def __init__(self, layer: _StreamedLayer) -> None:
+        self.holds: _StreamedLayer | None = None
         self.fresh = False  # read ahead and not used yet
         self._arrays = [mx.zeros(p.shape, dtype=DTYPES[p.dtype]) for p in layer.parameters]
         mx.eval(self._arrays)
@@ -81,11 +81,11 @@ class _Bank:
         for view in self._views:
             keep_on_device(view)
 
-    def jobs(self, layer: _Layer) -> list[Job]:
+    def jobs(self, layer: _StreamedLayer) -> list[Job]:
         pairs = zip(layer.parameters, self._views, strict=True)
         return [Job(parameter.source, view, parameter.dtype) for parameter, view in pairs]
 
-    def lend(self, layer: _Layer) -> None:
+    def lend(self, layer: _StreamedLayer) -> None:
         for parameter, array in zip(layer.parameters, self._arrays, strict=True):
             dict.__setitem__(parameter.owner, parameter.key, array)
 
@@ -93,7 +93,7 @@ class _Bank:
 class LayerCycle:
     """The streamed layers in the order in which a step asks for them. The engine thread's."""
 
-    def __init__(self, layers: list[_Layer], streamer: Streamer) -> None:
+    def __init__(self, layers: list[_StreamedLayer], streamer: Streamer) -> None:
         self._layers = layers
         self._streamer = streamer
         self._banks: dict[str, tuple[_Bank, _Bank]] = {}
@@ -148,7 +148,7 @@ class LayerCycle:
         if arrays:
             self._layers[place].counters.tokens += arrays[0].size // arrays[0].shape[-1]
 
-    def _bring(self, layer: _Layer) -> _Bank:
+    def _bring(self, layer: _StreamedLayer) -> _Bank:
         self._streamer.settle()
         counters = layer.counters
         first, second = self._banks[layer.kind]
@@ -165,7 +165,7 @@ class LayerCycle:
         counters.wanted += 1
         return bank
 
-    def _start_reading(self, layer: _Layer, used: _Bank) -> None:
+    def _start_reading(self, layer: _StreamedLayer, used: _Bank) -> None:
         first, second = self._banks[layer.kind]
         if any(bank.holds is layer for bank in (first, second)):
             return
@@ -180,8 +180,8 @@ class LayerCycle:
         self._streamer.read_ahead(bank.jobs(layer), done)
 
 
-def _by_kind(layers: list[_Layer]) -> dict[str, list[_Layer]]:
-    found: dict[str, list[_Layer]] = {}
+def _by_kind(layers: list[_StreamedLayer]) -> dict[str, list[_StreamedLayer]]:
+    found: dict[str, list[_StreamedLayer]] = {}
     for layer in layers:
         found.setdefault(layer.kind, []).append(layer)
     return found
@@ -217,7 +217,7 @@ def _too_small(given: int, least: int) -> EngineFault:
 
 
 def _stream(
-    model: nn.Module, layers: list[_Layer], cycle_bytes: int, options: StreamOptions
+    model: nn.Module, layers: list[_StreamedLayer], cycle_bytes: int, options: StreamOptions
 ) -> Streamer:
     counters = StreamCounters({layer.path: layer.counters for layer in layers})
     nocache = options.keeps_out_of_cache(cycle_bytes)
@@ -237,7 +237,7 @@ def _stream(
     return streamer
 
 
-def _hook(layer: _Layer, cycle: LayerCycle, place: int) -> None:
+def _hook(layer: _StreamedLayer, cycle: LayerCycle, place: int) -> None:
     base = type(layer.block)
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # as the block's own
@@ -296,7 +296,7 @@ def _sanitized(folder: Path, weights: dict[str, mx.array]) -> dict[str, mx.array
     return sanitized
 
 
-def _find_layers(model: nn.Module, sources: dict[str, ReadSource]) -> list[_Layer]:
+def _find_layers(model: nn.Module, sources: dict[str, ReadSource]) -> list[_StreamedLayer]:
     blocks = getattr(model, "layers", None)
     if not isinstance(blocks, list) or not all(isinstance(b, nn.Module) for b in blocks):
         raise refused("the layers of this model are not where they are known to be")
@@ -304,7 +304,7 @@ def _find_layers(model: nn.Module, sources: dict[str, ReadSource]) -> list[_Laye
     return [_layer(paths[id(block)], block, sources) for block in blocks]
 
 
-def _layer(path: str, block: nn.Module, sources: dict[str, ReadSource]) -> _Layer:
+def _layer(path: str, block: nn.Module, sources: dict[str, ReadSource]) -> _StreamedLayer:
     parameters, memory_bytes = [], 0
     for name, array in tree_flatten(block.parameters()):
         source, dtype = sources.get(f"{path}.{name}"), NAMES.get(array.dtype, "")
@@ -314,7 +314,7 @@ def _layer(path: str, block: nn.Module, sources: dict[str, ReadSource]) -> _Laye
         parameters.append(_Parameter(name, source, tuple(array.shape), dtype, owner, key))
         memory_bytes += array.nbytes
     disk_bytes = sum(parameter.source.num_bytes for parameter in parameters)
-    return _Layer(path, block, tuple(parameters), memory_bytes, LayerCounters(disk_bytes))
+    return _StreamedLayer(path, block, tuple(parameters), memory_bytes, LayerCounters(disk_bytes))
 
 
 def _owner(block: nn.Module, name: str) -> tuple[nn.Module, str]:

@@ -18,7 +18,7 @@ from swiftlm_engine.text.harmony import (
 )
 from swiftlm_engine.text.markers import marked
 from swiftlm_engine.text.reader import AnswerReader, TextReader
-from swiftlm_engine.text.reasoning import TAGS, Tags, Thoughts, opened_by
+from swiftlm_engine.text.reasoning import TAGS, ThinkTags, Thoughts, opened_by
 from swiftlm_engine.text.replay import FindBlock
 from swiftlm_engine.text.tools.families import (
     HERMES,
@@ -74,7 +74,7 @@ class AnswerFormat:
         )
         self.controls = frozenset(t for t in self._wanted() if t in special)
         self._pattern = _pattern(self.controls)
-        self.tags = tuple(Tags(self.mark(t.opener), self.mark(t.closer)) for t in TAGS)
+        self.tags = tuple(ThinkTags(self.mark(t.opener), self.mark(t.closer)) for t in TAGS)
         always = self.harmony or self.family.name in ("muse", "kimi_k3")
         self._reasons = always or _mentions(template)
 
@@ -102,7 +102,7 @@ class AnswerFormat:
         """The text with its control tokens marked as the detokeniser marks them."""
         return self._pattern.sub(lambda m: marked(m[0]), text) if self._pattern else text
 
-    def opened(self, prompt_tail: str) -> Tags | None:
+    def opened(self, prompt_tail: str) -> ThinkTags | None:
         """The thoughts that the end of a prompt has opened."""
         if self.harmony:
             return None
@@ -189,6 +189,6 @@ def _open_header(tail: str, start: str) -> str:
     return header if found else ""
 
 
-def _closed_by(tail: str, tags: Collection[Tags]) -> bool:
+def _closed_by(tail: str, tags: Collection[ThinkTags]) -> bool:
     stripped = tail.rstrip()
     return any(stripped.endswith(pair.closer) for pair in tags)

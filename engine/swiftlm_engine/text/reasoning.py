@@ -12,23 +12,23 @@ from swiftlm_engine.text.markers import first_marker, held_length
 
 
 @dataclass(frozen=True, slots=True)
-class Tags:
+class ThinkTags:
     opener: str
     closer: str
 
 
 # Families agree on little else; a model is free to use any pair its vocabulary knows.
 TAGS = (
-    Tags("<think>", "</think>"),
-    Tags("<thinking>", "</thinking>"),
-    Tags("[THINK]", "[/THINK]"),
-    Tags("<|channel>thought", "<channel|>"),
-    Tags("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
-    Tags("<longcat_think>", "</longcat_think>"),
-    Tags("<|think:start|>", "<|think:end|>"),
-    Tags("<seed:think>", "</seed:think>"),
-    Tags("<|inner_prefix|>", "<|inner_suffix|>"),
-    Tags("<|START_THINKING|>", "<|END_THINKING|>"),
+    ThinkTags("<think>", "</think>"),
+    ThinkTags("<thinking>", "</thinking>"),
+    ThinkTags("[THINK]", "[/THINK]"),
+    ThinkTags("<|channel>thought", "<channel|>"),
+    ThinkTags("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    ThinkTags("<longcat_think>", "</longcat_think>"),
+    ThinkTags("<|think:start|>", "<|think:end|>"),
+    ThinkTags("<seed:think>", "</seed:think>"),
+    ThinkTags("<|inner_prefix|>", "<|inner_suffix|>"),
+    ThinkTags("<|START_THINKING|>", "<|END_THINKING|>"),
 )
 
 
@@ -52,8 +52,8 @@ class Thoughts:
 
     def __init__(
         self,
-        tags: tuple[Tags, ...] = TAGS,
-        inside: Tags | None = None,
+        tags: tuple[ThinkTags, ...] = TAGS,
+        inside: ThinkTags | None = None,
         interrupts: tuple[str, ...] = (),
     ) -> None:
         self._tags = tags
@@ -89,9 +89,9 @@ class Thoughts:
         return Thought(text[:position], True, text[skipped:])
 
 
-def opened_by(prompt_tail: str, tags: tuple[Tags, ...] = TAGS) -> Tags | None:
+def opened_by(prompt_tail: str, tags: tuple[ThinkTags, ...] = TAGS) -> ThinkTags | None:
     """The tag that the end of a prompt has opened and not closed."""
-    best: tuple[int, Tags] | None = None
+    best: tuple[int, ThinkTags] | None = None
     for pair in tags:
         opener, closer = prompt_tail.rfind(pair.opener), prompt_tail.rfind(pair.closer)
         if opener > closer and (best is None or opener > best[0]):

@@ -26,7 +26,7 @@ _OFF_FLOAT32, _OFF_DECODING, _OFF_PROMPT = 0.005, 0.03, 0.1
 
 
 @dataclass(slots=True, eq=False)
-class _Layer:
+class _ProbedLayer:
     """Sums over all calls of one layer, lazy."""
 
     missed: mx.array = field(default_factory=lambda: mx.array(0.0))
@@ -57,7 +57,7 @@ class _Followed:
     """One storage, all tokens that it was fed, and the layer that it belongs to."""
 
     kv: SequenceKV  # held, so that no other object gets its id
-    layer: _Layer
+    layer: _ProbedLayer
     keys: mx.array | None = None  # (H, N, d)
     values: mx.array | None = None
 
@@ -107,7 +107,7 @@ class Probe:
     def __init__(self, inner: Backend) -> None:
         self.key_order = inner.key_order
         self._inner = inner
-        self._layers: list[_Layer] = []
+        self._layers: list[_ProbedLayer] = []
         self._followed: dict[int, _Followed] = {}
 
     def encode(self, kv: SequenceKV, count: int) -> Pages:
@@ -141,7 +141,7 @@ class Probe:
         return [layer.path_error() for layer in self._layers]
 
     def _new(self, kv: SequenceKV) -> _Followed:
-        layer = _Layer()
+        layer = _ProbedLayer()
         self._layers.append(layer)
         found = self._followed[id(kv)] = _Followed(kv, layer)
         return found

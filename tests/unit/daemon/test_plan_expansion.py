@@ -12,7 +12,7 @@ from model_headers import Quant, decoder, write_model
 from planned_models import M4_24, MOE_30B
 
 from swiftlm_engine.brain import facts, plan
-from swiftlm_engine.brain.facts import Block
+from swiftlm_engine.brain.facts import Sublayer
 from swiftlm_engine.brain.ledger import EntryKind
 from swiftlm_engine.brain.plan import Accelerator, CpuWeights, MachineLimits, PlanRequest, Strategy
 from swiftlm_engine.brain.plan.expansion import expand_all, expand_within
@@ -154,13 +154,13 @@ def test_experts_stay_packed(tmp_path: Path) -> None:
 
 def test_blocks_are_known_by_their_paths() -> None:
     blocks = {
-        "lm_head": Block.ENDS,
-        "model.embed_tokens": Block.ENDS,
-        "model.layers.3.self_attn.q_proj": Block.ATTENTION,
-        "language_model.model.layers.11.linear_attn.in_proj": Block.ATTENTION,
-        "transformer.h.2.attn.c_attn": Block.ATTENTION,
-        "model.layers.3.mlp.down_proj": Block.MLP,
-        "backbone.layers.7.mixer.in_proj": Block.MLP,
+        "lm_head": Sublayer.ENDS,
+        "model.embed_tokens": Sublayer.ENDS,
+        "model.layers.3.self_attn.q_proj": Sublayer.ATTENTION,
+        "language_model.model.layers.11.linear_attn.in_proj": Sublayer.ATTENTION,
+        "transformer.h.2.attn.c_attn": Sublayer.ATTENTION,
+        "model.layers.3.mlp.down_proj": Sublayer.MLP,
+        "backbone.layers.7.mixer.in_proj": Sublayer.MLP,
     }
     assert {path: facts.block_of(path) for path in blocks} == blocks
 

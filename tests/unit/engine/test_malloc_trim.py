@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from swiftlm_engine.isolation.footprint import footprint_bytes
-from swiftlm_engine.session.malloc_trim import MallocTrim, trim
+from swiftlm_engine.run.malloc_trim import MallocTrim, trim
 
 
 def trims(*steps: int) -> list[int]:

@@ -19,12 +19,18 @@ from swiftlm_engine.brain.facts.model import ModelFacts, ModelShape, facts_from,
 from swiftlm_engine.brain.facts.quantization import Packing, Quantisation
 from swiftlm_engine.brain.facts.safetensors import TensorHeader, read_header
 from swiftlm_engine.brain.facts.sorting import block_of, layer_of
-from swiftlm_engine.brain.facts.weights import Amount, Block, Experts, Packed, WeightPart, Weights
+from swiftlm_engine.brain.facts.weights import (
+    Amount,
+    Experts,
+    Packed,
+    Sublayer,
+    WeightPart,
+    Weights,
+)
 
 __all__ = [
     "Amount",
     "BadConfig",
-    "Block",
     "Experts",
     "KvFormat",
     "KvStore",
@@ -38,6 +44,7 @@ __all__ = [
     "Packed",
     "Packing",
     "Quantisation",
+    "Sublayer",
     "TensorHeader",
     "TruncatedFile",
     "UnreadableFile",

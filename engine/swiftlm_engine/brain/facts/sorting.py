@@ -11,7 +11,14 @@ from swiftlm_engine.brain.facts.expert_layout import unreadable_expert
 from swiftlm_engine.brain.facts.families import num_layers
 from swiftlm_engine.brain.facts.quantization import Packing, logical_size
 from swiftlm_engine.brain.facts.safetensors import TensorHeader
-from swiftlm_engine.brain.facts.weights import Amount, Block, Experts, Packed, WeightPart, Weights
+from swiftlm_engine.brain.facts.weights import (
+    Amount,
+    Experts,
+    Packed,
+    Sublayer,
+    WeightPart,
+    Weights,
+)
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d{1,9})\.")
 _VISION = frozenset({
@@ -65,12 +72,12 @@ def sort_weights(
     return sorter.weights()
 
 
-def block_of(module: str) -> Block:
+def block_of(module: str) -> Sublayer:
     """Of a module's path, in a checkpoint or in a loaded model."""
     if layer_of(f"{module}.") is None:
-        return Block.ENDS
+        return Sublayer.ENDS
     behind = re.split(r"\.(?:layers|blocks|h)\.\d+\.", f".{module}", maxsplit=1)[-1]
-    return Block.ATTENTION if "attn" in behind or "attention" in behind else Block.MLP
+    return Sublayer.ATTENTION if "attn" in behind or "attention" in behind else Sublayer.MLP
 
 
 class _Tally:
@@ -106,7 +113,7 @@ class _Sorter:
         self._num_experts = config.maybe(*_EXPERT_COUNT) or 0
         self._tallies: dict[tuple[WeightPart, int | None], _Tally] = {}
         self._places: dict[str, tuple[WeightPart, int | None]] = {}
-        self._packed: dict[tuple[WeightPart, int | None, Block], _Tally] = {}
+        self._packed: dict[tuple[WeightPart, int | None, Sublayer], _Tally] = {}
         self._experts: list[TensorHeader] = []
         self._largest = 0
 

@@ -63,7 +63,7 @@ class Experts:
         return self.amount.bytes_as(itemsize) // num_experts
 
 
-class Block(StrEnum):
+class Sublayer(StrEnum):
     """What a packed matrix belongs to, as far as it matters which to expand first."""
 
     ENDS = "head"  # of no layer: the head, and the embedding where it is the head
@@ -75,7 +75,7 @@ class Block(StrEnum):
 class Packed:
     """The quantized matrices of one block that every token is multiplied with, experts apart."""
 
-    block: Block
+    block: Sublayer
     layer: int | None
     amount: Amount
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from swiftlm_engine.brain.facts import Block, ModelFacts, Packed
+from swiftlm_engine.brain.facts import ModelFacts, Packed, Sublayer
 from swiftlm_engine.brain.plan.machine import Accelerator, gigabytes
 
 # What an expanded model may take of the budget unless it was asked for.
@@ -82,20 +82,20 @@ def expand_within(facts: ModelFacts, added_bytes: int) -> Expansion | None:
 def _groups(facts: ModelFacts) -> Iterator[list[Packed]]:
     """What is expanded together, in the order in which it is."""
     packed = facts.weights.packed
-    for block in Block:
+    for block in Sublayer:
         layers = sorted({p.layer for p in packed if p.block is block}, key=lambda n: n or 0)
         for layer in layers:
             yield [p for p in packed if p.block is block and p.layer == layer]
 
 
 def _expansion(taken: list[Packed], facts: ModelFacts) -> Expansion:
-    def behind(block: Block) -> int:
+    def behind(block: Sublayer) -> int:
         return max(((p.layer or 0) + 1 for p in taken if p.block is block), default=0)
 
     return Expansion(
-        head=any(p.block is Block.ENDS for p in taken),
-        attention_layers=behind(Block.ATTENTION),
-        mlp_layers=behind(Block.MLP),
+        head=any(p.block is Sublayer.ENDS for p in taken),
+        attention_layers=behind(Sublayer.ATTENTION),
+        mlp_layers=behind(Sublayer.MLP),
         expanded_bytes=sum(p.expanded_bytes for p in taken),
         added_bytes=sum(p.added_bytes for p in taken),
         whole=len(taken) == len(facts.weights.packed),

@@ -18,7 +18,7 @@ UNFINISHED_NAME = re.compile(r"[\w.:/-]{0,256}")
 MAX_DEPTH = 128
 
 
-class _Expect(Enum):
+class _GemmaExpect(Enum):
     KEY = auto()
     VALUE = auto()
     STRING = auto()
@@ -34,7 +34,7 @@ class GemmaStream:
         self.held = ""
         self._delimiter = delimiter
         self._closers = ["}"]
-        self._expect = _Expect.KEY
+        self._expect = _GemmaExpect.KEY
         self._first = True  # no member of the innermost container yet
         self._searched = 0  # of what is held, for the end of a value without delimiters
         self._out: list[str] = ["{"]
@@ -42,10 +42,10 @@ class GemmaStream:
     def feed(self, text: str) -> str:
         self.held += text
         steps = {
-            _Expect.KEY: self._key,
-            _Expect.VALUE: self._value,
-            _Expect.STRING: self._string,
-            _Expect.COMMA_OR_END: self._comma_or_end,
+            _GemmaExpect.KEY: self._key,
+            _GemmaExpect.VALUE: self._value,
+            _GemmaExpect.STRING: self._string,
+            _GemmaExpect.COMMA_OR_END: self._comma_or_end,
         }
         while not self.done and not self.failed and steps[self._expect]():
             pass
@@ -70,7 +70,7 @@ class GemmaStream:
                 return False
         self.held = rest
         self._member(json.dumps(unmarked(key).strip(), ensure_ascii=False) + ": ")
-        self._expect = _Expect.VALUE
+        self._expect = _GemmaExpect.VALUE
         return True
 
     def _value(self) -> bool:
@@ -84,7 +84,7 @@ class GemmaStream:
         if held.startswith(self._delimiter):
             self.held = held[len(self._delimiter) :]
             self._begin_value('"')
-            self._expect = _Expect.STRING
+            self._expect = _GemmaExpect.STRING
             return True
         return self._open(held[0]) if held[0] in "{[" else self._scalar()
 
@@ -95,7 +95,7 @@ class GemmaStream:
             return False
         self._begin_value(json_literal(unmarked(self.held[: match.start()]).strip()))
         self.held = self.held[match.start() :]
-        self._expect = _Expect.COMMA_OR_END
+        self._expect = _GemmaExpect.COMMA_OR_END
         return True
 
     def _string(self) -> bool:
@@ -105,7 +105,7 @@ class GemmaStream:
             text, self.held = text[: len(text) - held], text[len(text) - held :]
         else:
             self.held = rest
-            self._expect = _Expect.COMMA_OR_END
+            self._expect = _GemmaExpect.COMMA_OR_END
         self._out.append(
             json.dumps(unmarked(text), ensure_ascii=False)[1:-1] + ('"' if end else "")
         )
@@ -117,7 +117,7 @@ class GemmaStream:
             return False
         if held[0] == ",":
             self.held = held[1:]
-            self._expect = _Expect.KEY if self._closers[-1] == "}" else _Expect.VALUE
+            self._expect = _GemmaExpect.KEY if self._closers[-1] == "}" else _GemmaExpect.VALUE
             return True
         self.failed = held[0] != self._closers[-1]
         return not self.failed and self._close()
@@ -127,7 +127,7 @@ class GemmaStream:
         self.held = self.held[1:]
         self._begin_value(bracket)
         self._closers.append("}" if bracket == "{" else "]")
-        self._expect = _Expect.KEY if bracket == "{" else _Expect.VALUE
+        self._expect = _GemmaExpect.KEY if bracket == "{" else _GemmaExpect.VALUE
         self._first = True
         return True
 
@@ -135,7 +135,7 @@ class GemmaStream:
         self.held = self.held[1:]
         self._out.append(self._closers.pop())
         self._first = False
-        self._expect = _Expect.COMMA_OR_END
+        self._expect = _GemmaExpect.COMMA_OR_END
         self.done = not self._closers
         return True
 

@@ -33,7 +33,7 @@ class HeaderSyntax:
     section_end: str = ""
 
 
-class _At(Enum):
+class _HeaderAt(Enum):
     SECTION = auto()
     HEADER = auto()
     ARGUMENTS = auto()
@@ -43,7 +43,7 @@ class HeaderCallsReader:
     def __init__(self, emitter: Emitter, syntax: HeaderSyntax) -> None:
         self._emitter = emitter
         self._syntax = syntax
-        self._at = _At.SECTION if syntax.call_start else _At.HEADER
+        self._at = _HeaderAt.SECTION if syntax.call_start else _HeaderAt.HEADER
         self._raw = syntax.start
         self._held = ""
         self._stream = JsonStream()
@@ -52,9 +52,9 @@ class HeaderCallsReader:
     def feed(self, text: str) -> str | None:
         self._held += text
         steps = {
-            _At.SECTION: self._in_section,
-            _At.HEADER: self._read_header,
-            _At.ARGUMENTS: self._read_arguments,
+            _HeaderAt.SECTION: self._in_section,
+            _HeaderAt.HEADER: self._read_header,
+            _HeaderAt.ARGUMENTS: self._read_arguments,
         }
         while True:
             before = self._at, len(self._held)
@@ -63,7 +63,7 @@ class HeaderCallsReader:
                 return rest
 
     def finish(self, cut: bool) -> None:
-        inside = self._at is not _At.SECTION or self._calls == 0
+        inside = self._at is not _HeaderAt.SECTION or self._calls == 0
         if cut:
             self._emitter.drop_call()
         elif inside:
@@ -81,7 +81,7 @@ class HeaderCallsReader:
         stray = self._raw.removeprefix(syntax.start) + self._held[:position]
         self._take(position + len(marker))
         if marker == syntax.call_start:
-            self._at = _At.HEADER
+            self._at = _HeaderAt.HEADER
             self._raw = self._raw if not self._calls else marker
         elif marker == syntax.section_end:
             if not self._calls and stray.strip():
@@ -102,7 +102,7 @@ class HeaderCallsReader:
         self._take(brace)
         self._emitter.open_call(header.name, header.call_id)
         self._stream = JsonStream()
-        self._at = _At.ARGUMENTS
+        self._at = _HeaderAt.ARGUMENTS
         return None
 
     def _read_arguments(self) -> str | None:
@@ -119,7 +119,7 @@ class HeaderCallsReader:
         self._raw = ""
         if not self._syntax.call_start:
             return self._held
-        self._at = _At.SECTION
+        self._at = _HeaderAt.SECTION
         return None
 
     def _reject(self) -> str | None:
@@ -127,7 +127,7 @@ class HeaderCallsReader:
         self._emitter.reject_call(self._raw)
         self._raw = ""
         if shown and self._syntax.call_start:
-            self._at = _At.SECTION
+            self._at = _HeaderAt.SECTION
             self._calls += 1  # what is left of it is no text either
             return None
         return self._held

@@ -21,7 +21,7 @@ class JsonCallsSyntax:
     bare: bool = False  # no markers: only an object that is surely a call counts
 
 
-class _At(Enum):
+class _JsonAt(Enum):
     BETWEEN = auto()
     OBJECT = auto()
     SWALLOWING = auto()
@@ -32,7 +32,7 @@ class JsonCallsReader:
         self._emitter = emitter
         self._syntax = syntax
         self._known = known
-        self._at = _At.BETWEEN
+        self._at = _JsonAt.BETWEEN
         self._raw = syntax.start  # of the call being read
         self._held = ""
         self._object: CallObject | None = None
@@ -42,9 +42,9 @@ class JsonCallsReader:
     def feed(self, text: str) -> str | None:
         self._held += text
         steps = {
-            _At.BETWEEN: self._between,
-            _At.OBJECT: self._read_object,
-            _At.SWALLOWING: self._swallow,
+            _JsonAt.BETWEEN: self._between,
+            _JsonAt.OBJECT: self._read_object,
+            _JsonAt.SWALLOWING: self._swallow,
         }
         while True:
             before = self._at, len(self._held)
@@ -56,7 +56,7 @@ class JsonCallsReader:
         unread = self._raw + self._held
         if cut:
             self._emitter.drop_call()
-        elif self._at is _At.OBJECT or (self._calls == 0 and self._at is _At.BETWEEN):
+        elif self._at is _JsonAt.OBJECT or (self._calls == 0 and self._at is _JsonAt.BETWEEN):
             self._emitter.reject_call(unread)
 
     def _between(self) -> str | None:
@@ -89,7 +89,7 @@ class JsonCallsReader:
         self._raw += self._held[: -len(held)]
         self._held = held
         self._object = CallObject(self._emitter, self._syntax.bare, self._known)
-        self._at = _At.OBJECT
+        self._at = _JsonAt.OBJECT
 
     def _read_object(self) -> str | None:
         call = self._object
@@ -101,7 +101,7 @@ class JsonCallsReader:
         self._held = rest
         if not call.over:
             return None
-        self._at = _At.BETWEEN
+        self._at = _JsonAt.BETWEEN
         if not call.close():
             return self._reject()
         self._calls += 1
@@ -110,7 +110,7 @@ class JsonCallsReader:
     def _reject(self) -> str | None:
         if self._emitter.call_is_shown:
             self._emitter.reject_call("")
-            self._at = _At.SWALLOWING
+            self._at = _JsonAt.SWALLOWING
             return None
         self._emitter.reject_call(self._raw)
         return self._held

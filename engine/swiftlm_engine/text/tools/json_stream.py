@@ -29,7 +29,7 @@ class Segment:
     text: str
 
 
-class _Expect(Enum):
+class _JsonExpect(Enum):
     OBJECT = auto()
     VALUE = auto()
     VALUE_OR_END = auto()
@@ -47,7 +47,7 @@ class JsonStream:
         self.failed = False
         self.rest = ""
         self.finished_keys: set[str] = set()  # members of the outer object that are complete
-        self._expect = _Expect.OBJECT
+        self._expect = _JsonExpect.OBJECT
         self._closers: list[str] = []
         self._key: str | None = None
         self._next_key: str | None = None  # of the value that is still to begin
@@ -125,12 +125,12 @@ class JsonStream:
         self._write_string(json.dumps(char)[1:-1] if char < " " or char == '"' else char)
 
     def _write_string(self, text: str) -> None:
-        if self._expect is _Expect.COLON:
+        if self._expect is _JsonExpect.COLON:
             self._key_text += text
         self._write(text)
 
     def _string_over(self) -> None:
-        if self._expect is not _Expect.COLON:
+        if self._expect is not _JsonExpect.COLON:
             self._value_over()
 
     # -- structure
@@ -156,20 +156,20 @@ class JsonStream:
             self._take_comma()
         elif char == ":":
             self._take_colon()
-        elif self._expect in (_Expect.VALUE, _Expect.VALUE_OR_END):
+        elif self._expect in (_JsonExpect.VALUE, _JsonExpect.VALUE_OR_END):
             self._begin_value()
             self._word = char
         else:
             self.failed = True
 
     def _open_string(self, quote: str) -> None:
-        if self._expect in (_Expect.KEY, _Expect.KEY_OR_END):
+        if self._expect in (_JsonExpect.KEY, _JsonExpect.KEY_OR_END):
             self._write_comma()
-            self._expect = _Expect.COLON
+            self._expect = _JsonExpect.COLON
             self._key_text = ""
-        elif self._expect in (_Expect.VALUE, _Expect.VALUE_OR_END):
+        elif self._expect in (_JsonExpect.VALUE, _JsonExpect.VALUE_OR_END):
             self._begin_value()
-            self._expect = _Expect.COMMA_OR_END
+            self._expect = _JsonExpect.COMMA_OR_END
         else:
             self.failed = True
             return
@@ -177,19 +177,19 @@ class JsonStream:
         self._write('"')
 
     def _open(self, char: str) -> None:
-        allowed = (_Expect.VALUE, _Expect.VALUE_OR_END)
-        fits = self._expect in allowed or (self._expect is _Expect.OBJECT and char == "{")
+        allowed = (_JsonExpect.VALUE, _JsonExpect.VALUE_OR_END)
+        fits = self._expect in allowed or (self._expect is _JsonExpect.OBJECT and char == "{")
         if not fits or len(self._closers) >= MAX_DEPTH:
             self.failed = True
             return
         self._begin_value()
         self._write(char)
         self._closers.append("}" if char == "{" else "]")
-        self._expect = _Expect.KEY_OR_END if char == "{" else _Expect.VALUE_OR_END
+        self._expect = _JsonExpect.KEY_OR_END if char == "{" else _JsonExpect.VALUE_OR_END
 
     def _close(self, char: str) -> None:
-        endings = (_Expect.KEY_OR_END, _Expect.VALUE_OR_END, _Expect.COMMA_OR_END)
-        after_comma = bool(self._comma) and self._expect in (_Expect.KEY, _Expect.VALUE)
+        endings = (_JsonExpect.KEY_OR_END, _JsonExpect.VALUE_OR_END, _JsonExpect.COMMA_OR_END)
+        after_comma = bool(self._comma) and self._expect in (_JsonExpect.KEY, _JsonExpect.VALUE)
         if not self._closers or self._closers[-1] != char:
             self.failed = True
         elif self._expect in endings or after_comma:
@@ -202,18 +202,18 @@ class JsonStream:
             self.failed = True
 
     def _take_comma(self) -> None:
-        if self._expect is not _Expect.COMMA_OR_END:
+        if self._expect is not _JsonExpect.COMMA_OR_END:
             self.failed = True
             return
         self._comma = ","
-        self._expect = _Expect.KEY if self._closers[-1] == "}" else _Expect.VALUE
+        self._expect = _JsonExpect.KEY if self._closers[-1] == "}" else _JsonExpect.VALUE
 
     def _take_colon(self) -> None:
-        if self._expect is not _Expect.COLON:
+        if self._expect is not _JsonExpect.COLON:
             self.failed = True
             return
         self._write(":")
-        self._expect = _Expect.VALUE
+        self._expect = _JsonExpect.VALUE
         if len(self._closers) == 1:
             key = str(json.loads(f'"{self._key_text}"'))
             self._next_key = key if key not in self.finished_keys else None  # the first counts
@@ -228,7 +228,7 @@ class JsonStream:
         self._value_over()
 
     def _value_over(self) -> None:
-        self._expect = _Expect.COMMA_OR_END
+        self._expect = _JsonExpect.COMMA_OR_END
         if len(self._closers) == 1 and self._key is not None:
             self._cut_segment()
             self.finished_keys.add(self._key)

@@ -43,7 +43,7 @@ class TagSyntax:
     escaped: bool = False  # names and keys are XML attributes
 
 
-class _At(Enum):
+class _TaggedAt(Enum):
     SECTION = auto()
     CALL = auto()
     VALUE = auto()
@@ -63,7 +63,7 @@ class TaggedCallsReader:
         self._emitter = emitter
         self._syntax = syntax
         self._properties_of = properties_of
-        self._at = _At.SECTION
+        self._at = _TaggedAt.SECTION
         self._raw = start
         self._held = ""
         self._calls = 0
@@ -80,12 +80,12 @@ class TaggedCallsReader:
     def feed(self, text: str) -> str | None:
         self._held += text
         steps = {
-            _At.SECTION: self._in_section,
-            _At.CALL: self._in_call,
-            _At.VALUE: self._read_value,
-            _At.JSON: self._read_json,
-            _At.CLOSING: self._find_close,
-            _At.SWALLOWING: self._swallow,
+            _TaggedAt.SECTION: self._in_section,
+            _TaggedAt.CALL: self._in_call,
+            _TaggedAt.VALUE: self._read_value,
+            _TaggedAt.JSON: self._read_json,
+            _TaggedAt.CLOSING: self._find_close,
+            _TaggedAt.SWALLOWING: self._swallow,
         }
         while True:
             before = self._at, len(self._held)
@@ -99,13 +99,13 @@ class TaggedCallsReader:
             return
         self._last = True
         rest = self.feed("")
-        while rest is None and self._at is _At.VALUE and self._quoted_end:
+        while rest is None and self._at is _TaggedAt.VALUE and self._quoted_end:
             rest = self._read_again()
         if rest is not None:
             self._emitter.content(rest)
             return
-        over = self._at in (_At.SWALLOWING, _At.CLOSING) or (
-            self._at is _At.SECTION and self._calls
+        over = self._at in (_TaggedAt.SWALLOWING, _TaggedAt.CLOSING) or (
+            self._at is _TaggedAt.SECTION and self._calls
         )
         if not over:
             self._emitter.reject_call(self._raw + self._held)
@@ -147,7 +147,7 @@ class TaggedCallsReader:
         if match.groupdict().get("closed"):
             self._close_call()
         else:
-            self._at = _At.CALL
+            self._at = _TaggedAt.CALL
 
     # -- between the arguments of a call
 
@@ -179,7 +179,7 @@ class TaggedCallsReader:
     def _open_json(self, length: int) -> None:
         self._take(length)
         self._json = JsonStream()
-        self._at = _At.JSON
+        self._at = _TaggedAt.JSON
 
     def _read_json(self) -> str | None:
         stream = self._json
@@ -192,7 +192,7 @@ class TaggedCallsReader:
         if stream.done:
             self._emitter.close_call()
             self._calls += 1
-            self._at = _At.CLOSING
+            self._at = _TaggedAt.CLOSING
         return None
 
     def _find_close(self) -> str | None:
@@ -201,21 +201,21 @@ class TaggedCallsReader:
         if found is not None:
             position, marker = found
             self._take(position + (len(marker) if marker == self._syntax.call_close else 0))
-            self._at = _At.SECTION
+            self._at = _TaggedAt.SECTION
         return None
 
     def _close_call(self) -> None:
         self._emitter.arguments("}" if self._keys else "{}")
         self._emitter.close_call()
         self._calls += 1
-        self._at = _At.SECTION
+        self._at = _TaggedAt.SECTION
 
     # -- one value
 
     def _open_value(self, match: re.Match[str]) -> None:
         key = self._attribute(match["key"])
         self._take(match.end())
-        self._at = _At.VALUE
+        self._at = _TaggedAt.VALUE
         kind = match.groupdict().get("kind")
         types, words = self._properties.types(key), self._properties.words(key)
         self._new_value = partial(TaggedValue, types, kind, self._syntax.style, words)
@@ -233,7 +233,7 @@ class TaggedCallsReader:
         self._emitter.arguments(self._value.push(self._held[:length], over))
         self._take(length + skip)
         if over:
-            self._at = _At.CALL
+            self._at = _TaggedAt.CALL
         return None
 
     def _read_again(self) -> str | None:
@@ -310,7 +310,7 @@ class TaggedCallsReader:
         self._emitter.reject_call(self._raw)
         if not shown:
             return self._held
-        self._at = _At.SWALLOWING
+        self._at = _TaggedAt.SWALLOWING
         return None
 
     def _swallow(self) -> str | None:
