@@ -88,3 +88,16 @@ async def test_a_refused_request_is_refused_as_ever_and_a_key_is_used_once():
             assert reply.status == 409
         async with http.get(f"{server.url}/v1/answers/{KEY}?from=x") as reply:
             assert reply.status == 400
+
+
+async def test_an_answer_that_was_stopped_before_its_request_came_does_not_run():
+    backend = ScriptedBackend(default=text("never"))
+    async with serve(backend) as server, aiohttp.ClientSession() as http:
+        url, headers = f"{server.url}/v1/chat/completions", {"X-Keep-Answer": KEY}
+        async with http.delete(f"{server.url}/v1/answers/{KEY}") as early:
+            assert early.status == 404
+        async with http.post(url, json=BODY, headers=headers) as reply:
+            assert "stopped before its request came" in await reply.text()
+        assert backend.requests == []
+        async with http.post(url, json=BODY, headers=headers) as reply:  # asked anew
+            assert words(await reply.read()) == "never"

@@ -20,7 +20,6 @@ from scripted_backend import (
     serve,
 )
 
-from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
 from swiftlmd.http import schema
 
@@ -53,7 +52,7 @@ async def test_health_says_who_answers_and_what_runs(http, server):
 
 async def test_health_is_red_when_steps_have_stopped(http):
     backend = ScriptedBackend()
-    backend.models[0].stats = m.EngineStats(step_age_s=1000.0)
+    backend.models[0].unhealthy = True  # as residency says, by the limit of now
     async with serve(backend) as server, http.get(server.url + "/health") as reply:
         assert reply.status == 503
         assert (await reply.json())["status"] == "wedged"
@@ -353,6 +352,9 @@ async def test_a_configured_origin_may_ask_and_read(http):
             async with http.post(url, json={**CHAT, "stream": stream}, headers=headers) as reply:
                 assert reply.headers["Access-Control-Allow-Origin"] == origin
                 assert reply.headers["Vary"] == "Origin"
+        page = {"Origin": origin, "Accept": "text/html"}
+        async with http.get(server.url + "/", headers=page) as reply:  # what it varies by stays
+            assert reply.headers["Vary"] == "Accept, Accept-Encoding, Origin"
 
 
 async def test_keys_are_taken_from_both_headers_and_wrong_ones_are_refused(http):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import aiohttp
 from aiohttp import web
-from companion import Machine
+from companion import Machine, ask
 from scripted_backend import Server, serve
 
 import swiftlmd
@@ -28,6 +28,7 @@ class Proxy:
     away: re.Pattern[str] = re.compile("(?!)")  # paths that the daemon no longer answers
     version: str = ""  # as if the daemon were a newer one
     asked: list[str] = field(default_factory=list)
+    lost: dict[str, int] = field(default_factory=dict)  # how many of the first never arrive
 
     @property
     def url(self) -> str:
@@ -38,7 +39,7 @@ class Proxy:
             return web.Response(status=404, text="another program's")
         path = request.raw_path.removeprefix(PLACE)
         self.asked.append(path)
-        if self.away.search(path):
+        if self.away.search(path) or self.asked.count(path) <= self.lost.get(path, 0):
             return web.Response(status=502, text="<h1>Bad Gateway</h1>", content_type="text/html")
         async with (
             aiohttp.ClientSession() as session,
@@ -129,3 +130,12 @@ async def test_a_page_has_files_of_one_version_only(page, admin):
         proxy.away = re.compile(".")
         await page.reload()
         await page.get_by_text("Daemon away").wait_for()  # all of what was kept
+
+
+async def test_a_question_that_never_arrived_is_sent_again(page, admin):
+    async with proxied(admin) as proxy:
+        proxy.lost["/v1/chat/completions"] = 1
+        await opened(page, proxy)
+        await ask(page, "are you there?")
+        await page.locator(".figures").wait_for()
+        assert proxy.asked.count("/v1/chat/completions") == 2

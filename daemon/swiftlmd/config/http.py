@@ -33,7 +33,6 @@ def http_options(
         max_bodies_bytes=4 * settings.http_max_body_bytes,
         max_generations=settings.http_max_in_flight,
         comment_s=settings.http_keepalive,
-        wedged_after_s=settings.engine_stall / 2,
     )
     try:
         options.check()
@@ -118,7 +117,6 @@ class HttpOptions:
     max_stored_responses: int = 256
     max_stored_bytes: int = 64 * MIB
     request_deadline_s: float = 0.0  # 0 = none
-    wedged_after_s: float = 120.0  # a step older than this turns /health red
 
     @property
     def loopback(self) -> bool:

@@ -230,7 +230,10 @@ async def _mark(request: web.Request, response: web.StreamResponse) -> None:
     if RECORD in request:
         request[RECORD].begun = True
         response.headers["x-request-id"] = request[RECORD].request_id
-        response.headers.update(request.app[GUARD].cors_headers(request))
+        if cors := request.app[GUARD].cors_headers(request):
+            varies = response.headers.get("Vary", "")
+            response.headers.update(cors)
+            response.headers["Vary"] = f"{varies}, Origin" if varies else "Origin"
 
 
 async def _answer(request: web.Request, handler: Handler, record: RequestLog) -> web.StreamResponse:

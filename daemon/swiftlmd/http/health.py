@@ -25,7 +25,7 @@ State = m.ModelStatusState
 async def health(request: web.Request) -> web.Response:
     parts = request.app[CONTEXT]
     status = await parts.backend.status()
-    wedged = _wedged(status, parts.options.wedged_after_s)
+    wedged = _wedged(status)
     failed = [model.model for model in status.models if model.state == State.FAILED]
     failed += [model.model for model in status.models if streaming.degraded(model)]
     body: dict[str, Any] = {
@@ -47,7 +47,7 @@ async def health(request: web.Request) -> web.Response:
 async def ready(request: web.Request) -> web.Response:
     parts = request.app[CONTEXT]
     status = await parts.backend.status()
-    wedged = _wedged(status, parts.options.wedged_after_s)
+    wedged = _wedged(status)
     is_ready = status.state == "ready" and not wedged
     body = {
         "ready": is_ready,
@@ -72,12 +72,8 @@ async def root(request: web.Request) -> web.Response:
     return web.json_response({"name": "swiftlm", "api": "/v1", "health": "/health"}, dumps=dumps)
 
 
-def _wedged(status: m.DaemonStatus, after_s: float) -> list[str]:
-    return [
-        model.model
-        for model in status.models
-        if model.unhealthy or (model.stats is not None and model.stats.step_age_s > after_s)
-    ]
+def _wedged(status: m.DaemonStatus) -> list[str]:
+    return [model.model for model in status.models if model.unhealthy]
 
 
 def _model(model: m.ModelStatus) -> dict[str, Any]:

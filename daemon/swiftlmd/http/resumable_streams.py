@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 KEEP_HEADER = "X-Keep-Answer"
 _KEY = re.compile(r"[A-Za-z0-9_-]{16,64}")
+_MAX_STOPPED = 256
 _MAX_ANSWERS = 32
 _MAX_BYTES = 4 << 20  # of one answer, as it is kept
 _UNREAD_S = 120.0
@@ -140,6 +142,7 @@ class KeptAnswers:
 
     def __init__(self) -> None:
         self._answers: dict[str, KeptAnswer] = {}
+        self._stopped: dict[str, float] = {}  # keys whose stop came before their request, and when
         self._ticker: asyncio.Task[None] | None = None
 
     def begin(
@@ -151,6 +154,8 @@ class KeptAnswers:
         before = self._answers.get(key)
         if before is not None and before.refusal is None:  # a refused request may come again
             raise ServiceError(Kind.INVALID, f"{KEEP_HEADER}: this key is in use", status=409)
+        if time.monotonic() < self._stopped.pop(key, -math.inf) + _UNREAD_S:
+            raise ServiceError(Kind.ABORTED, "the answer was stopped before its request came")
         self._make_room(generation.client)
         answer = self._answers[key] = KeptAnswer(encoder, generation.client)
         answer.task = asyncio.create_task(_fill(answer, generation, record))
@@ -163,6 +168,14 @@ class KeptAnswers:
             message = "no stored stream for this key; it may have expired"
             raise ServiceError(Kind.INVALID, message, code="not_found", status=404)
         return answer
+
+    def stop(self, key: str) -> None:
+        """As `remove`; an answer whose request has yet to come is stopped as well."""
+        if key not in self._answers and _KEY.fullmatch(key):
+            while len(self._stopped) >= _MAX_STOPPED:
+                del self._stopped[next(iter(self._stopped))]
+            self._stopped[key] = time.monotonic()
+        self.remove(key)
 
     def remove(self, key: str) -> None:
         """Ends it if it still runs, and forgets it."""
@@ -269,5 +282,5 @@ async def resume(request: web.Request) -> web.StreamResponse:
 
 async def forget(request: web.Request) -> web.Response:
     """`DELETE /v1/answers/KEY`: stops it, if it still runs."""
-    request.app[CONTEXT].answers.remove(request.match_info["key"])
+    request.app[CONTEXT].answers.stop(request.match_info["key"])
     return web.json_response({"deleted": True})

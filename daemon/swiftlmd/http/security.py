@@ -130,7 +130,6 @@ class Guard:
             ),
             "Access-Control-Expose-Headers": "x-request-id, retry-after",
             "Access-Control-Max-Age": "600",
-            "Vary": "Origin",
         }
 
     def is_behind_proxy(self, origin: str, fetch_site: str) -> bool:

@@ -96,9 +96,9 @@ def address(host: str, port: int) -> str:
 def bind_port(host: str, port: int) -> socket.socket:
     """A socket that listens on host:port; raises PortBusy, NoAddress or OSError."""
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # `localhost` has two addresses, and clients are told the first of IPv4.
+        family, kind, protocol, _, place = min(found, key=lambda each: each[0] != socket.AF_INET)
     except socket.gaierror as error:
         raise NoAddress(host, error.strerror or str(error)) from error
     server = socket.socket(family, kind, protocol)

@@ -68,8 +68,8 @@ const RETRIES = 20;
 export async function* keptAnswer(key, body, signal) {
   let seen = 0;
   let failures = 0;
-  let open = body && (() => send("POST", "/v1/chat/completions", body, signal,
-    { "X-Keep-Answer": key }));
+  const ask = () => send("POST", "/v1/chat/completions", body, signal, { "X-Keep-Answer": key });
+  let open = body && ask;
   for (;;) {
     try {
       const again = () => send("GET", `/v1/answers/${key}?from=${seen}`, undefined, signal);
@@ -81,6 +81,15 @@ export async function* keptAnswer(key, body, signal) {
       }
       throw new TypeError("the stream broke off");
     } catch (error) {
+      // The request never arrived: the daemon knows no such answer, so it is sent again.
+      if (error.status === 404 && body && !open && !seen && failures) {
+        open = ask;
+        continue;
+      }
+      if (error.status === 409 && open && failures) { // or it did, late
+        open = null;
+        continue;
+      }
       if (error instanceof Refused || error.name === "AbortError") throw error;
       failures += 1;
       if (failures > RETRIES) throw error;

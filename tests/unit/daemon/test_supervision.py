@@ -90,6 +90,21 @@ def test_an_address_that_is_not_there_is_named_and_may_come() -> None:
         assert _exit_code(caught.value) is DaemonExit.TEMPORARY
 
 
+def test_a_name_of_both_families_is_bound_where_clients_are_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def both(*_: object, **__: object) -> list[object]:
+        kind = socket.SOCK_STREAM
+        return [
+            (socket.AF_INET6, kind, 6, "", ("::1", 0, 0, 0)),
+            (socket.AF_INET, kind, 6, "", ("127.0.0.1", 0)),
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    with bind_port("localhost", 0) as server:
+        assert server.getsockname()[0] == "127.0.0.1"
+
+
 def test_the_installers_check_refuses_what_the_daemon_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
