@@ -20,6 +20,8 @@ from pathlib import Path
 
 from aiohttp import web
 
+from swiftlm_engine.brain.facts import ModelFacts
+from swiftlm_engine.brain.plan import Plan
 from swiftlm_engine.brain.prefix_folders import PrefixFolders
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import Paths
@@ -61,7 +63,7 @@ from swiftlmd.memory import Governor, Level, RatioStore, Watch, system_device, s
 from swiftlmd.memory.machine import Machine, has_cuda_mlx, wired_without_owner
 from swiftlmd.memory.thermal import system_thermal
 from swiftlmd.planning.disk_speeds import DiskSpeeds
-from swiftlmd.planning.planner import ModelPlanner, plan_request, prefix_root
+from swiftlmd.planning.planner import ModelPlanner, prefix_root
 from swiftlmd.residency.memory_report import PriceCheck, memory_report
 from swiftlmd.residency.preload import Preload
 from swiftlmd.residency.reclaim import EngineReclaimer
@@ -326,7 +328,11 @@ class Daemon:
                 self._machine.limits, committed_bytes=0, returning_bytes=held
             )
             settings = self._settings()
-            return Basis(lambda name: plan_request(settings.for_model(name), limits), limits)
+
+            def plan(name: str, source: Path | ModelFacts, *, here: bool) -> Plan:
+                return self._planner.weigh(source, settings.for_model(name), limits, here=here)
+
+            return Basis(plan)
 
         return StoreService(self._store, basis, self._service.list_models)
 

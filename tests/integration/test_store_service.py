@@ -12,7 +12,14 @@ from grpclib.server import Server
 from tiny_gguf import write_gguf
 from tiny_models import make_model
 
-from swiftlm_engine.brain.plan import Accelerator, MachineLimits, PlanRequest
+from swiftlm_engine.brain.facts import ModelFacts, read_model
+from swiftlm_engine.brain.plan import (
+    Accelerator,
+    MachineLimits,
+    Plan,
+    PlanRequest,
+    make_plan,
+)
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import under
 from swiftlmd.residency.resident import stored_status
@@ -39,8 +46,13 @@ def store(hub: FakeHub, tmp_path: Path) -> ModelStore:
 async def stub(store: ModelStore, tmp_path: Path) -> AsyncIterator[m.StoreStub]:
     async def planning() -> Basis:
         machine = MachineLimits(16 * GB, accelerator=Accelerator.METAL, reserve_bytes=0)
-        own = PlanRequest(context=128)
-        return Basis(lambda name: own if name == "short" else PlanRequest(), machine)
+
+        def plan(name: str, source: Path | ModelFacts, *, here: bool) -> Plan:
+            facts = source if isinstance(source, ModelFacts) else read_model(source)
+            request = PlanRequest(context=128) if name == "short" else PlanRequest()
+            return make_plan(facts, request, machine)
+
+        return Basis(plan)
 
     async def refresh() -> list[m.ModelStatus]:
         return [stored_status(model) for model in await store.list()]
@@ -131,7 +143,7 @@ async def test_catalogue_has_a_verdict_for_each_model(stub: m.StoreStub, hub: Fa
     assert len(reply.models) > 20
     verdicts = {x.model: x.fit.verdict for x in reply.models if x.fit}
     assert verdicts["mlx-community/Qwen3-0.6B-4bit"] == "fits"
-    assert verdicts["mlx-community/Qwen3.5-397B-A17B-4bit"] == "too large"
+    assert verdicts["mlx-community/Qwen3.5-397B-A17B-4bit"] == "streams"
     fitting = await stub.search(m.SearchModelsRequest(fits=True))
     assert {x.model for x in fitting.models} < verdicts.keys()
     assert {x.fit.verdict for x in fitting.models if x.fit} <= {"fits", "tight", "streams"}

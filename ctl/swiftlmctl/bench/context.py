@@ -20,8 +20,8 @@ CONFIGURATIONS = {
     "SSD + turbo": {"kv": "k4v3", "stream": "on"},
 }
 COLUMNS = (
-    "configuration", "context", "generation", "first token", "prefill", "active", "peak",
-    "footprint",
+    "configuration", "context", "generation", "first token", "prefill", "from disk", "active",
+    "peak", "footprint",
 )  # fmt: skip
 _NEW_TOKENS = 64
 _ROOM = _NEW_TOKENS + 64  # for the answer and the chat template
@@ -31,7 +31,8 @@ def fill(
     report: Report, session: Session, contexts: Sequence[int], configurations: Sequence[str]
 ) -> None:
     """One row for each configuration and context; a refusal is a row, too."""
-    report.notes.append(f"{session.runs} runs each, median (range); prompts never meet the cache.")
+    runs = f"{session.runs} run" if session.runs == 1 else f"{session.runs} runs"
+    report.notes.append(f"{runs} each, median (range); prompts never meet the cache.")
     for name in configurations:
         tell(f"loading {session.endpoint.model}, {name}")
         try:
@@ -62,12 +63,13 @@ def _cell(report: Report, session: Session, name: str, context: int) -> None:
 
 def _measured(report: Report, session: Session, name: str, context: int) -> None:
     def ask(run: int) -> EndpointReply:
-        tell(f"{name}, {context:,} tokens, run {run + 1} of {session.runs}")
+        which = f"run {run + 1} of {session.runs}" if run >= 0 else "warm-up"
+        tell(f"{name}, {context:,} tokens, {which}")
         text = texts.prose_of(context - _ROOM, session.count_tokens, seed=context + run)
         question = {"role": "user", "content": f"{text}\n\nTell in your own words what happens."}
         return session.endpoint.chat([question], max_tokens=_NEW_TOKENS, cache_prompt=False)
 
-    pid = session.pid()
+    pid, before = session.pid(), session.memory()
     replies = session.repeated(ask)
     if session.pid() != pid:
         raise CtlError(f"{session.endpoint.model} was loaded anew while {name} was measured")
@@ -75,11 +77,16 @@ def _measured(report: Report, session: Session, name: str, context: int) -> None
         report.add(name, f"{context:,}", wrong)
         return
     memory = session.memory()
+    read = memory.read - before.read
+    if CONFIGURATIONS[name]["stream"] == "on" and not read:
+        report.add(name, f"{context:,}", "nothing was read from disk")
+        return
     generation = speed(replies)
     first = seconds(reply.first_s for reply in replies)
     prefill = Figure(tuple(reply.prefill_tokens_per_s for reply in replies), "tok/s")
     sizes = (size_text(n) for n in (memory.active, memory.peak, memory.footprint))
-    report.add(name, f"{context:,}", generation, first, prefill, *sizes)
+    from_disk = size_text(read) if read else "nothing"
+    report.add(name, f"{context:,}", generation, first, prefill, from_disk, *sizes)
     label = f"{name}, {context:,}"
     report.figures |= {f"{label} first token": first, f"{label} prefill": prefill}
     if isinstance(generation, Figure):

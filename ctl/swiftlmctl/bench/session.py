@@ -28,6 +28,7 @@ class MemoryUse:
     peak: int
     footprint: int
     kv: int
+    read: int = 0  # from disk since the load, of what is streamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,11 @@ class Session:
         status = find_model(self.endpoint.model)
         stats = status.stats or m.EngineStats()
         return MemoryUse(
-            stats.active_bytes, stats.peak_bytes, status.footprint_bytes, stats.kv_bytes
+            stats.active_bytes,
+            stats.peak_bytes,
+            status.footprint_bytes,
+            stats.kv_bytes,
+            json.loads(stats.stream_counters or "{}").get("bytes", 0),
         )
 
     def count_tokens(self, text: str) -> int:

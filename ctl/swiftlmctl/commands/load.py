@@ -175,7 +175,7 @@ def _loaded_words(model: str, status: m.ModelStatus | None) -> str:
     loaded = status.loaded
     words = [
         f"{status.model} is loaded in {loaded.load_s:.1f} s: "
-        f"{output.size_text(status.footprint_bytes or loaded.weight_bytes)}, "
+        f"{output.size_text(loaded.weight_bytes)} of weights in memory, "
         f"context {loaded.context}, kv {loaded.kv}, {loaded.device}",
         *(f"  {note}" for note in _plan_notes(status.plan)),
         *([f"  {loaded.weights_note}"] if loaded.weights_note else []),
@@ -191,7 +191,7 @@ def _plan_notes(text: str) -> list[str]:
     plan = json.loads(text) if text else {}
     streaming = plan.get("streaming") or {}
     notes = [f"{plan['strategy']}: {streaming['note']}"] if streaming.get("note") else []
-    return [*notes, *plan.get("reductions", [])]
+    return [*notes, *plan.get("reductions", []), *plan.get("warnings", [])]
 
 
 def unload(model: Model, force: Force = False, json: Json = False) -> None:

@@ -260,13 +260,14 @@ class AdminService(m.AdminBase):
             stored = await self._store.find(name)
             if stored is None:
                 raise ModelNotFound(name, [model.name for model in await self._store.list()])
-            placement = await self._planner.place(
-                stored,
-                options_over(self._configuration.settings.for_model(name), message.options),
-                held_bytes=residency.held_bytes(besides=name),
-                returning_bytes=residency.held_bytes(only=name),
-                elsewhere=residency.held_elsewhere(name),
-            )
+            settings = options_over(self._configuration.settings.for_model(name), message.options)
+            place = partial(self._planner.place, stored, settings)
+            others = residency.held_bytes(besides=name)
+            own = residency.held_bytes(only=name)
+            elsewhere = residency.held_elsewhere(name)
+            placement = await place(held_bytes=others, returning_bytes=own, elsewhere=elsewhere)
+            if not placement.fits and others:  # a load would have the idle ones leave
+                placement = await place(held_bytes=0, returning_bytes=others + own)
         except ServiceError as error:
             return m.PlanModelReply(fault=error.to_fault())
         return m.PlanModelReply(plan=placement.plan)

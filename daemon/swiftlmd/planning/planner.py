@@ -87,7 +87,9 @@ class ModelPlanner:
             way = await asyncio.to_thread(self._way, model, settings, limits, elsewhere, force)
             plan = way.ranks[0].plan if way else None
             if plan is None:
-                plan = await asyncio.to_thread(self._plan, model.path, settings, limits, force)
+                plan = await asyncio.to_thread(
+                    self.weigh, model.path, settings, limits, force=force
+                )
             sampling = await asyncio.to_thread(
                 sampling_profile, model.path, settings.engine_sampling
             )
@@ -133,14 +135,27 @@ class ModelPlanner:
             raise ServiceError(Kind.UNSUPPORTED, f"{message}: {way.obstacle}")
         return way
 
-    def _plan(self, folder: Path, settings: Settings, limits: MachineLimits, force: bool) -> Plan:
-        facts = self._read(folder)
+    def weigh(
+        self,
+        source: Path | ModelFacts,
+        settings: Settings,
+        limits: MachineLimits,
+        *,
+        force: bool = False,
+        here: bool = True,
+    ) -> Plan:
+        """The one way to a plan, for loads and lists alike; reads files, so call it in a thread.
+
+        `here`: the weights lie in the folder, so that the disk may be measured by them. Raises
+        ModelFilesError and BadPlanRequest.
+        """
+        facts = source if isinstance(source, ModelFacts) else self._read(source)
         request = plan_request(settings, limits, force=force)
         plan = make_plan(facts, request, limits)
         if plan.refused:
             return plan
-        if record := streamed_record_bytes(plan):
-            limits = self._disks.applied(limits, folder, record)
+        if here and (record := streamed_record_bytes(plan)):
+            limits = self._disks.applied(limits, facts.path, record)
             plan = make_plan(facts, request, limits)
         return self._calibrated(plan, request, limits)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 
 
@@ -29,9 +30,16 @@ class CatalogueEntry:
         return int(self.parameters_b * 1e9 * self.bits_per_weight / 8)
 
 
+@cache
 def entries() -> tuple[CatalogueEntry, ...]:
     text = resources.files("swiftlmd.store").joinpath("catalogue.json").read_text("utf-8")
     return tuple(CatalogueEntry(**fields) for fields in json.loads(text)["entries"])
+
+
+def entry(repo: str) -> CatalogueEntry | None:
+    """The hub's names do not differ by case alone."""
+    wanted = repo.casefold()
+    return next((found for found in entries() if found.repo.casefold() == wanted), None)
 
 
 def table(listed: Iterable[CatalogueEntry]) -> str:

@@ -6,13 +6,15 @@ Faults travel inside the reply or the last event, as in the Admin service beside
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Container
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from swiftlm_engine.brain.plan import BadPlanRequest, MachineLimits, PlanRequest
+from swiftlm_engine.brain.facts import ModelFacts, SizeFacts, active_share, estimated_facts
+from swiftlm_engine.brain.plan import Plan
 from swiftlm_proto import messages as m
 from swiftlmd.faults import ServiceError
 from swiftlmd.store import catalogue, fit
@@ -32,8 +34,13 @@ Refresh = Callable[[], Awaitable[list[m.ModelStatus]]]
 class Basis:
     """What a plan on this machine starts from when every other model gives way."""
 
-    request: Callable[[str], PlanRequest]  # by the model's own settings; may raise BadPlanRequest
-    machine: MachineLimits
+    plan: Planned
+
+
+class Planned(Protocol):
+    def __call__(self, name: str, source: Path | ModelFacts, *, here: bool) -> Plan:
+        """By the model's own settings, as a load would be planned; reads files. `here`: its weights
+        lie in the folder. Raises BadPlanRequest and ModelFilesError."""
 
 
 class Planning(Protocol):
@@ -108,7 +115,7 @@ class StoreService(m.StoreBase):
             return m.FitModelsReply(fault=error.to_fault())
         names = message.models or sorted(models)
         whole = {name: paths[name] for name in names if name in paths}
-        fits = await asyncio.to_thread(_fits, whole, basis)
+        fits = await asyncio.to_thread(_fits, whole, models, basis)
         return m.FitModelsReply(fits={name: fits.get(name) or broken[name] for name in names})
 
     async def usage(self, message: m.DiskUsageRequest) -> m.DiskUsageReply:
@@ -156,14 +163,21 @@ class StoreService(m.StoreBase):
             raise next(error for error in errors if error)
 
     async def _weighed(self, found: list[m.OfferedModel]) -> list[m.OfferedModel]:
-        """With verdicts: by the folder or outline that is here, else by the size."""
+        """With verdicts: by the folder or outline that is here, else by an estimate of it."""
         here = {model.name: model for model in await self._store.list() if model.ready}
         basis = await self._planning()
 
         def weigh() -> None:
             for model in found:
                 folder = self._folder(model, here)
-                model.fit = to_message(_fit(model.model, folder, model.size_bytes, basis))
+                found_fit = (
+                    _estimate(model, basis)
+                    if folder is None
+                    else fit.of_plan_by(
+                        partial(basis.plan, model.model, folder, here=model.model in here)
+                    )
+                )
+                model.fit = to_message(found_fit)
 
         await asyncio.to_thread(weigh)
         return found
@@ -183,19 +197,31 @@ class StoreService(m.StoreBase):
         return outline.path
 
 
-def _fits(paths: dict[str, Path], basis: Basis) -> dict[str, m.ModelFit]:
-    return {name: to_message(_fit(name, path, 0, basis)) for name, path in paths.items()}
+def _fits(paths: dict[str, Path], here: Container[str], basis: Basis) -> dict[str, m.ModelFit]:
+    return {
+        name: to_message(fit.of_plan_by(partial(basis.plan, name, path, here=name in here)))
+        for name, path in paths.items()
+    }
 
 
-def _fit(name: str, folder: Path | None, size_bytes: int, basis: Basis) -> Fit:
-    """By the folder or outline, else by the size."""
-    try:
-        request = basis.request(name)
-    except BadPlanRequest as error:
-        return Fit(FitVerdict.UNKNOWN, 0, 0, detail=str(error))
-    if folder is not None:
-        return fit.of_folder(folder, request, basis.machine)
-    return fit.of_size(size_bytes, basis.machine, request.budget_bytes)
+def _estimate(model: m.OfferedModel, basis: Basis) -> Fit:
+    """Of a model of which neither folder nor outline is here."""
+    if model.size_bytes <= 0:
+        return Fit(FitVerdict.UNKNOWN, 0, 0, estimated=True)
+    facts = estimated_facts(model.model, _size_facts(model))
+    return fit.of_plan_by(partial(basis.plan, model.model, facts, here=False), estimated=True)
+
+
+def _size_facts(model: m.OfferedModel) -> SizeFacts:
+    """What the catalogue knows of it, else what its name says."""
+    entry = catalogue.entry(model.model)
+    if entry is None:
+        share = active_share(model.model, model.model_type)
+        return SizeFacts(
+            model.size_bytes, share, model.context or None, model_type=model.model_type
+        )
+    share = entry.active_b / entry.parameters_b if entry.active_b else 1.0
+    return SizeFacts(model.size_bytes, share, entry.context, entry.bits_per_weight)
 
 
 def to_event(report: PullProgress) -> m.OperationEvent:

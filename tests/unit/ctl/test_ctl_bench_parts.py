@@ -14,7 +14,7 @@ from swiftlmctl.bench.endpoint import Endpoint, EndpointReply, Refused, _collect
 from swiftlmctl.bench.estimate import Ask, Probe, Speed, duration
 from swiftlmctl.bench.figures import Figure, ratio
 from swiftlmctl.bench.report import Report, save
-from swiftlmctl.bench.session import Session, objection, speed
+from swiftlmctl.bench.session import MemoryUse, Session, objection, speed
 from swiftlmctl.commands.bench import _measure
 from swiftlmctl.errors import CtlError
 
@@ -249,3 +249,27 @@ def test_what_a_grammar_did_not_hold_and_a_story_without_sense_are_promises_not_
     assert "repeats" in quality._sense(report, "fp16", Answers("ha " * 90))
     assert "no chat" in quality._valid(report, "fp16: calls", 2, quality._is_call(broken))
     assert [promise[:14] for promise in report.failed] == ["fp16: JSON: 2 ", "fp16: a story "]
+
+
+@pytest.mark.parametrize(("read", "said"), [(4_000_000, "4.0 MB"), (0, "nothing was read")])
+def test_a_row_of_ssd_says_what_it_read_and_is_none_without(read, said):
+    class Disk:
+        runs, endpoint, total = 1, Answers(STORY), 0
+
+        def pid(self):
+            return 1
+
+        def memory(self):
+            self.total += read
+            return MemoryUse(1, 2, 3, 4, read=self.total)
+
+        def count_tokens(self, text):
+            return len(text.split())
+
+        def repeated(self, ask):
+            return [reply(STORY)]
+
+    report = Report("context", context.COLUMNS)
+    context._measured(report, Disk(), "SSD", 512)
+    assert any(said in cell for cell in report.rows[0])
+    assert bool(report.bars) == bool(read)

@@ -142,3 +142,54 @@ def test_dense_model_is_not_streamed_where_that_is_off(dense: facts.ModelFacts) 
     made = plan.make_plan(dense, PlanRequest(stream=Toggle.OFF), SMALL_MAC)
     assert made.refused
     assert made.fixes[0].startswith("--stream-experts on")
+
+
+@pytest.mark.parametrize("room", [16, 24, 64, 512])
+@pytest.mark.parametrize("stream", list(Toggle))
+def test_a_plan_that_says_streamed_reads_something(
+    moe: facts.ModelFacts, dense: facts.ModelFacts, room: int, stream: Toggle
+) -> None:
+    for model in (moe, dense):
+        made = plan.make_plan(model, PlanRequest(stream=stream), mac(room, room * 0.7))
+        streams = made.strategy is Strategy.STREAMED
+        read = made.streaming.streamed_layers if made.streaming else 0
+        read += len(made.layers.streamed) if made.layers else 0
+        assert bool(read) == streams == bool(made.streaming_note), made.summary
+        if stream is Toggle.ON:
+            assert streams
+        if not streams and not made.refused and stream is not Toggle.ON:
+            assert "disk" not in " ".join(made.warnings)
+
+
+def test_on_keeps_half_of_what_would_fit_on_disk(
+    moe: facts.ModelFacts, dense: facts.ModelFacts
+) -> None:
+    roomy = mac(512, 400)
+    experts = plan.make_plan(moe, PlanRequest(stream=Toggle.ON), roomy).streaming
+    assert experts is not None
+    assert (experts.slots, experts.streamed_layers, experts.resident_layers) == (64, 48, 0)
+    layers = plan.make_plan(dense, PlanRequest(stream=Toggle.ON), roomy).layers
+    assert layers is not None
+    assert len(layers.streamed) == 16
+
+
+def test_slots_for_all_experts_are_a_resident_model_with_its_parallel_untouched(
+    moe: facts.ModelFacts,
+) -> None:
+    roomy = mac(512, 400)
+    made = plan.make_plan(moe, PlanRequest(stream=Toggle.ON, expert_slots=128), roomy)
+    usual = plan.make_plan(moe, PlanRequest(), roomy)
+    assert made.strategy is Strategy.RESIDENT
+    assert made.settings.parallel == usual.settings.parallel > 1
+    assert not made.reductions
+    assert any("nothing has to be read from disk" in warning for warning in made.warnings)
+
+
+def test_predicted_hits_bear_out_what_the_trained_mixture_did(moe: facts.ModelFacts) -> None:
+    """Shares of experts in slots and the hits measured there (docs/streaming.md)."""
+    for share, hits in ((0.125, 0.34), (0.25, 0.41), (0.25, 0.49), (0.375, 0.64), (0.5, 0.79),
+                        (0.75, 0.90)):  # fmt: skip
+        slots = int(share * 128)
+        made = plan.make_plan(moe, PlanRequest(stream=Toggle.ON, expert_slots=slots), M4_16)
+        assert made.streaming is not None
+        assert made.streaming.hit_low <= hits <= made.streaming.hit_high

@@ -221,10 +221,16 @@ def test_experts_are_streamed_when_they_do_not_fit(moe: facts.ModelFacts) -> Non
 def test_streaming_runs_one_sequence_and_keeps_its_room_for_experts(moe: facts.ModelFacts) -> None:
     made = plan.make_plan(moe, PlanRequest(), M4_16)
     assert made.settings.parallel == 1
-    assert "parallel reduced to 1 from 4 to make room for experts" in made.reductions
+    assert (
+        "parallel reduced to 1 from 4 since experts are read for one sequence at a time"
+        in made.reductions
+    )
     asked = plan.make_plan(moe, PlanRequest(parallel=2), M4_16)
     assert asked.settings.parallel == 1
-    assert "parallel reduced to 1 from 2 to make room for experts" in asked.reductions
+    assert (
+        "parallel reduced to 1 from 2 since experts are read for one sequence at a time"
+        in asked.reductions
+    )
 
 
 def test_shorter_context_goes_before_streaming_but_not_a_very_short_one(

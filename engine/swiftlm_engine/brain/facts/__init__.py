@@ -12,6 +12,7 @@ from swiftlm_engine.brain.facts.errors import (
     TruncatedFile,
     UnreadableFile,
 )
+from swiftlm_engine.brain.facts.estimated import SizeFacts, active_share, estimated_facts
 from swiftlm_engine.brain.facts.files import open_regular, read_bounded, weight_files
 from swiftlm_engine.brain.facts.kv import KvFormat
 from swiftlm_engine.brain.facts.layers import KvStore, Layer, LayerKind
@@ -44,13 +45,16 @@ __all__ = [
     "Packed",
     "Packing",
     "Quantisation",
+    "SizeFacts",
     "Sublayer",
     "TensorHeader",
     "TruncatedFile",
     "UnreadableFile",
     "WeightPart",
     "Weights",
+    "active_share",
     "block_of",
+    "estimated_facts",
     "facts_from",
     "layer_of",
     "open_regular",

@@ -25,7 +25,7 @@ from swiftlm_engine.brain.plan.machine import (
 )
 from swiftlm_engine.brain.plan.memory_terms import MeasuredTerms, Need, Term, TermSource
 from swiftlm_engine.brain.plan.planner import make_plan
-from swiftlm_engine.brain.plan.request import PlanRequest, Settings, Toggle
+from swiftlm_engine.brain.plan.request import PlanRequest, Settings, Toggle, auto_context
 from swiftlm_engine.brain.plan.result import EngineLimits, Plan, RequestCost, Strategy
 from swiftlm_engine.brain.plan.speed import MachineSpeed, PredictedSpeed, Range, prior_speed
 from swiftlm_engine.brain.plan.streaming import Streaming
@@ -58,6 +58,7 @@ __all__ = [
     "TermSource",
     "Toggle",
     "Way",
+    "auto_context",
     "best_way",
     "calibrated",
     "gigabytes",

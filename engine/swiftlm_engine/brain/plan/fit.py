@@ -140,9 +140,9 @@ class Fitter:
         """Slots up to the knee are worth more than exact KV; the first candidate that has them is
         taken, else the one with the most.
         """
-        narrow = dict.fromkeys(replace(settings, parallel=1) for settings in ladder)
-        candidates = [self._streamed(settings) for settings in narrow]
+        candidates = [self._streamed(settings) for settings in ladder]
         fitting = [candidate for candidate in candidates if self.fits(candidate)]
+        yield from (c for c in fitting if c.streaming is None)
         if self.request.expert_slots is not None:
             yield from fitting
         yield from (c for c in fitting if c.streaming and c.streaming.past_the_knee)
@@ -233,9 +233,10 @@ class Fitter:
     def _streamed(self, settings: Settings) -> Candidate:
         """Slots take what the other terms leave free, never less than a token needs.
 
-        One sequence at a time: others would want more experts of a step than there are slots.
+        One sequence at a time: others would want more experts of a step than there are slots. A
+        model of which nothing is left to read from disk is resident.
         """
-        settings = replace(settings, parallel=1)
+        asked, settings = settings, replace(settings, parallel=1)
         reserve = page_cache_reserve(self.facts, self.machine)
         least = self._place(0, reserve)
         bare = self._streamed_need(settings, replace(least, slot_bytes=0))
@@ -243,6 +244,8 @@ class Fitter:
         if self.request.prefix_cache_bytes is None:
             room -= min(room // 10, _STREAMED_PREFIX_BYTES)
         placed = self._place(room, reserve, self.request.expert_slots)
+        if not placed.streamed_layers:
+            return self._resident(asked)
         need = self._streamed_need(settings, placed)
         return Candidate(Strategy.STREAMED, settings, need, placed)
 
@@ -254,6 +257,7 @@ class Fitter:
             slots,
             top_k=self.request.top_k_experts,
             itemsize=self.facts.cast_itemsize(self.request.dtype),
+            must_stream=self.request.stream is Toggle.ON,
         )
 
     def _streamed_need(self, settings: Settings, streaming: Streaming) -> Need:
@@ -262,13 +266,15 @@ class Fitter:
         )
 
     def _streamed_layers(self, settings: Settings) -> Candidate:
-        """Resident layers take what the other terms leave free."""
+        """Resident layers take what the other terms leave free; all of them make it resident."""
         sizes = layer_sizes(self.facts, self.facts.cast_itemsize(self.request.dtype))
         bare = self._streamed_layers_need(settings, LayerPlacement((), 0, 0, 0))
         room = max(0, self.headroom(bare)[1])
         if self.request.prefix_cache_bytes is None:
             room -= min(room // 10, _STREAMED_PREFIX_BYTES)
-        placed = place_layers(sizes, room)
+        placed = place_layers(sizes, room, must_stream=self.request.stream is Toggle.ON)
+        if not placed.streamed:
+            return self._resident(settings)
         need = self._streamed_layers_need(settings, placed)
         return Candidate(Strategy.STREAMED, settings, need, layers=placed)
 

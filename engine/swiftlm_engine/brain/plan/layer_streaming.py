@@ -65,16 +65,22 @@ def layer_sizes(facts: ModelFacts, itemsize: int | None) -> list[LayerSize]:
     ]
 
 
-def place_layers(layers: Sequence[LayerSize], room_bytes: int) -> LayerPlacement:
+def place_layers(
+    layers: Sequence[LayerSize], room_bytes: int, *, must_stream: bool = False
+) -> LayerPlacement:
     """Spend `room_bytes` on resident layers; without room for the least, the least (`held_bytes`).
 
-    Decode then runs at most at disk speed / `bytes_per_step` tokens per second.
+    `must_stream`: where all of them would fit, half of them stay on disk all the same. Decode then
+    runs at most at disk speed / `bytes_per_step` tokens per second.
     """
-    if sum(layer.bytes for layer in layers) <= room_bytes:
+    whole = sum(layer.bytes for layer in layers) <= room_bytes
+    if whole and not must_stream:
         return _placed(layers, ())
     counts = Counter(_kind(layer) for layer in layers)
     # Two banks would hold all layers of a rare kind.
     common = [i for i, layer in enumerate(layers) if counts[_kind(layer)] > BANKS]
+    if whole:
+        return _placed(layers, _spread(common, len(common) // 2))
     for number in range(1, len(common) + 1):
         placement = _placed(layers, _spread(common, number))
         if placement.held_bytes <= room_bytes:

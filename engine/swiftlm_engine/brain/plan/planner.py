@@ -12,7 +12,7 @@ from swiftlm_engine.brain.plan.expansion import CpuWeights
 from swiftlm_engine.brain.plan.fit import Candidate, Fitter
 from swiftlm_engine.brain.plan.machine import Accelerator, Covers, MachineLimits, gigabytes
 from swiftlm_engine.brain.plan.memory_terms import MeasuredTerms, Need, Term, TermSource
-from swiftlm_engine.brain.plan.request import PlanRequest, auto_context, check_request
+from swiftlm_engine.brain.plan.request import PlanRequest, Toggle, auto_context, check_request
 from swiftlm_engine.brain.plan.result import EngineLimits, Plan, Strategy
 from swiftlm_engine.brain.plan.speed import PredictedSpeed, StepCost, predict
 from swiftlm_engine.brain.plan.suggestions import fixes
@@ -109,7 +109,7 @@ def _reductions(
     if request.context is None and settings.context < wished:
         found.append(f"context reduced to {settings.context:,} tokens from {wished:,} to fit")
     streamed = candidate.streaming is not None
-    aim = "to make room for experts" if streamed else "to fit"
+    aim = "since experts are read for one sequence at a time" if streamed else "to fit"
     parallel = request.parallel or measured.parallel
     if settings.parallel < parallel:
         found.append(f"parallel reduced to {settings.parallel} from {parallel} {aim}")
@@ -215,6 +215,8 @@ def _warnings(plan: Plan, step: StepCost) -> list[str]:
             f"experts of this checkpoint cannot be read one by one ({unreadable}): they stay in "
             "memory and the rest of the layers is streamed; a converted checkpoint streams experts"
         )
+    if plan.request.stream is Toggle.ON and plan.strategy is Strategy.RESIDENT:
+        found.append("--stream-experts on: it fits; nothing has to be read from disk")
     if plan.facts.kv_assumed:
         found.append(
             f"the caches of {plan.facts.model_type} are priced as plain attention; "
