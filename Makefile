@@ -7,11 +7,9 @@ TESTED := proto/swiftlm_proto engine/swiftlm_engine daemon/swiftlmd ctl/swiftlmc
 OPENBLAS := $(firstword $(wildcard /usr/lib/*/openblas-pthread/libopenblas.so.0))
 FAST := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
 QUICK := not slow and not kernels and not metal and not macos
-# What starts no service goes two files at a time, long ones first; the rest has the machine alone.
-PAIRED := $(addprefix tests/integration/test_,families.py partition.py vision_engine.py) \
-	tests/integration/test_engine_speculation.py $(wildcard tests/integration/test_prefix_*.py) \
-	tests/unit
-WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
+# Much of a test of the service is waiting: more workers than cores. The longest files begin
+# (tests/conftest.py).
+WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 
 # What one of the many processes of the tests has compiled the others read.
 export PYTHONDONTWRITEBYTECODE :=
@@ -19,9 +17,12 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: test setup lint types unit integration e2e clients test-kernels bench bench-peers bench-kv \
 	bench-stream fits pictures soak proto lock clean
 
-test: setup lint types
-	$(FAST) $(PYTHON) -m pytest -m "$(QUICK)" $(WORKERS) --durations=10 $(PAIRED)
-	$(FAST) $(PYTHON) -m pytest -m "$(QUICK)" --durations=15 $(addprefix --ignore=,$(PAIRED))
+# Types are checked meanwhile, and shown at the end.
+test: setup lint
+	@mkdir -p .cache
+	@$(VENV)/bin/mypy >.cache/types.log 2>&1 & types=$$!; \
+	$(FAST) $(PYTHON) -m pytest -m "$(QUICK)" $(WORKERS) --durations=15 tests; tests=$$?; \
+	wait $$types; types=$$?; cat .cache/types.log; exit $$((tests + types))
 
 setup: $(VENV)/.ready
 

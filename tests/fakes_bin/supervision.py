@@ -7,13 +7,16 @@ spec are divided by `speed`, so that a throttle of 10 s takes 0.1 s in a test.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -178,7 +181,7 @@ class Supervisor:
     def _spawned(self) -> subprocess.Popen[bytes]:
         env = dict(self.spec.env)
         if self.ready is not None:
-            env["NOTIFY_SOCKET"] = str(self.folder / "notify.sock")
+            env["NOTIFY_SOCKET"] = self.ready.getsockname()
         with open(self.spec.log, "ab") if self.spec.log else open(os.devnull, "ab") as log:
             return subprocess.Popen(
                 self.spec.argv,
@@ -216,8 +219,9 @@ class Supervisor:
         self.due = self.started[-1] + self.spec.throttle_s / self.spec.speed
 
     def _ready_socket(self) -> socket.socket:
-        path = self.folder / "notify.sock"
-        path.unlink(missing_ok=True)
+        # Its own short folder: a socket's path has 108 bytes, and those of test workers are long.
+        path = Path(tempfile.mkdtemp(prefix="notify-")) / "notify.sock"
+        atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
         inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         inbox.bind(str(path))
         inbox.setblocking(False)

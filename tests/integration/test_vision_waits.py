@@ -120,7 +120,8 @@ async def test_an_aborted_request_decodes_no_further_picture(loaded, monkeypatch
     decoder.goes_on.set()
     assert (await loaded.end_of("gone")).reason is m.FinishedReason.ABORT
     assert decoder.order == [RED]
-    assert not loaded.service._preparing | loaded.service._cancelled
+    assert not loaded.service._preparing
+    assert not loaded.service._cancelled
 
 
 async def test_requests_with_pictures_take_turns(loaded, monkeypatch):

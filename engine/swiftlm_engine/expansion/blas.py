@@ -17,6 +17,7 @@ from swiftlm_engine.expansion.orientation import fastest_s, some_rows
 
 _ROWS, _COLUMNS = 576, 1536
 _SLOW = 10.0  # sixteen rows in as many times of one
+_TRIES = 3  # a busy machine makes a good one look slow for a moment, never the other way round
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,12 @@ def measure() -> BlasSpeed:
     Before the weights are read: the 4 MB that it takes meanwhile then add to no peak.
     """
     weight, one, sixteen = (some_rows(rows, _COLUMNS) for rows in (_ROWS, 1, 16))
-    mx.eval(weight, one, sixteen)
-    times = fastest_s([lambda: mx.eval(one @ weight.T), lambda: mx.eval(sixteen @ weight.T)])
-    return BlasSpeed(blas_name(), *times)
+    products = [lambda: mx.eval(one @ weight.T), lambda: mx.eval(sixteen @ weight.T)]
+    for _ in range(_TRIES):
+        speed = BlasSpeed(blas_name(), *fastest_s(products))
+        if not speed.slow:
+            break
+    return speed
 
 
 def blas_name() -> str:
