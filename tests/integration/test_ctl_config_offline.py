@@ -71,6 +71,18 @@ def test_set_keeps_comments_and_unset_brings_the_default_back(ctl: Ctl, home: Pa
     assert ctl("get", "log.level").stdout == "info\n"
 
 
+def test_what_holds_for_one_model_is_set_and_shown(ctl: Ctl, home: Path) -> None:
+    done = ctl("set", "model.qwen2.5.context", "4096")
+    assert (done.returncode, done.stdout) == (
+        0,
+        'model."qwen2.5".context = 4096 (file); counts when a model is loaded\n',
+    )
+    assert '[model."qwen2.5"]\ncontext = 4096' in (home / "config.toml").read_text()
+    assert ctl("get", 'model."qwen2.5".context').stdout == "4096\n"
+    assert 'model."qwen2.5".context' in ctl("show", "model").stdout
+    assert "model has no option 'contxt'" in ctl("set", "model.a.contxt", "1").stderr
+
+
 def test_wrong_key_names_the_nearest(ctl: Ctl) -> None:
     done = ctl("set", "http.prot", "1")
     assert done.returncode == 1

@@ -60,7 +60,7 @@ def get(key: Key, json: Json = False) -> None:
     from swiftlmctl.commands import config_file
     from swiftlmctl.errors import CtlError
 
-    entries = [entry for entry in config_file.read(key).entries if entry.key == key]
+    entries = [entry for entry in config_file.read(key).entries if _is(entry, key)]
     if not entries:
         raise CtlError(f"no option {key!r}", hint="`swiftlmctl config show`")
     if json:
@@ -90,12 +90,17 @@ def unset(key: Key, json: Json = False) -> None:
 def _report(reply: m.ConfigReply, key: str, json: bool) -> None:
     from swiftlmctl import output
 
-    entries = [entry for entry in reply.entries if entry.key == key]
+    entries = [entry for entry in reply.entries if _is(entry, key)]
     if json:
         output.show_json(entries)
         return
     for entry in entries:
         output.say(_counts(entry))
+
+
+def _is(entry: m.ConfigEntry, key: str) -> bool:
+    """The quotes around a model's name may be left off."""
+    return entry.key.replace('"', "") == key.replace('"', "")
 
 
 def _counts(entry: m.ConfigEntry) -> str:

@@ -23,7 +23,8 @@ def read(key: str) -> m.ConfigReply:
     async def verb(daemon: client.Daemon) -> m.ConfigReply:
         return await daemon.admin.get_config(m.GetConfigRequest(key=key, defaults=True))
 
-    return _asked(verb, ["show"])
+    only = ["--only", key] if key.startswith("model.") else []  # others are picked from all
+    return _asked(verb, ["show", *only])
 
 
 def write(key: str, value: str | None) -> m.ConfigReply:

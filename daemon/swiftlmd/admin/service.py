@@ -188,7 +188,10 @@ class AdminService(m.AdminBase):
         )
 
     async def get_config(self, message: m.GetConfigRequest) -> m.ConfigReply:
-        entries = self._configuration.entries(message.key)
+        try:
+            entries = self._configuration.entries(message.key)
+        except ConfigError as error:
+            return self._bad_config(str(error))
         if message.key and not entries:
             return self._bad_config(str(unknown_option(message.key)))
         return m.ConfigReply(

@@ -21,7 +21,8 @@ _KEY = "as `swiftlmd config show` names it: http.port"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("show", help="print all options as JSON")
+    showing = verbs.add_parser("show", help="print all options as JSON")
+    showing.add_argument("--only", default="", metavar="KEY", help="only this option, or table")
     verbs.add_parser("validate", help="check the file")
     setting = verbs.add_parser("set", help="set one option in the file")
     setting.add_argument("key", help=_KEY)
@@ -50,7 +51,8 @@ def _answer(configuration: LiveConfiguration, arguments: argparse.Namespace) -> 
         configuration.set(arguments.key, arguments.value)
     elif arguments.verb == "unset":
         configuration.unset(arguments.key)
-    entries = configuration.entries("" if arguments.verb == "show" else arguments.key)
+    key = arguments.only if arguments.verb == "show" else arguments.key
+    entries = configuration.entries(key)
     return {"path": str(configuration.path), "options": [_plain(entry) for entry in entries]}
 
 

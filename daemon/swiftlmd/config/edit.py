@@ -14,11 +14,12 @@ from swiftlmd.config.key_hash import key_hash
 from swiftlmd.config.load import (
     ConfigError,
     Configuration,
+    Place,
     checked_document,
     option_named,
+    place_of,
     read_file,
 )
-from swiftlmd.config.settings import Option
 from swiftlmd.config.values import BadValue, checked, plain
 
 # How often another program may write the file while an option is being set.
@@ -27,12 +28,12 @@ _TRIES = 5
 
 def set_value(path: Path, key: str, text: str, environ: Mapping[str, str]) -> Configuration:
     """Writes one option and returns the configuration as it then is; raises ConfigError."""
-    option = option_named(key)
-    value = plain(option, text)
+    place = place_of(key)
+    option, value = place.option, plain(place.option, text)
     value_of(key, text)  # raises for one that cannot be
     if option.name == "http_api_keys":
         value = [key_hash(text) for text in value]
-    return _change(path, option, value, environ)
+    return _change(path, place, value, environ)
 
 
 def value_of(key: str, text: str | None) -> Any:
@@ -48,7 +49,7 @@ def value_of(key: str, text: str | None) -> Any:
 
 def unset_value(path: Path, key: str, environ: Mapping[str, str]) -> Configuration:
     """Removes one option from the file, so that its default holds again."""
-    return _change(path, option_named(key), None, environ)
+    return _change(path, place_of(key), None, environ)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -59,13 +60,13 @@ def write_atomically(path: Path, text: str) -> None:
 
 def _change(
     path: Path,
-    option: Option,
+    place: Place,
     value: Any,  # a TOML value, None = remove
     environ: Mapping[str, str],
 ) -> Configuration:
     for _ in range(_TRIES):
         try:
-            return _write(path, option, value, environ)
+            return _write(path, place, value, environ)
         except user_files.ChangedMeanwhile as error:
             changed = error
         except OSError as error:
@@ -73,23 +74,38 @@ def _change(
     raise ConfigError(f"{path}: {changed.strerror}") from changed
 
 
-def _write(path: Path, option: Option, value: Any, environ: Mapping[str, str]) -> Configuration:
+def _write(path: Path, place: Place, value: Any, environ: Mapping[str, str]) -> Configuration:
     """Changes one key of the file as it is now; raises OSError and ConfigError."""
     before = user_files.read(path)
     document = read_file(path)
     old = tomlkit.dumps(document)
-    table, _, name = option.key.partition(".")
-    section: Any = document.get(table)  # Any: tomlkit's containers are loosely typed
-    if section is None and value is not None:
-        section = document[table] = tomlkit.table()
-        section = document[table]
-    if value is not None:
-        section[name] = value
-    elif section is not None:
-        section.pop(name, None)
+    if value is None:
+        _take_out(document, place)
+    else:
+        section: Any = document  # Any: tomlkit's containers are loosely typed
+        for table in place.tables:
+            if table not in section:
+                section[table] = tomlkit.table(is_super_table=table != place.tables[-1])
+            section = section[table]
+        section[place.name] = value
     found = checked_document(document, path, environ, {})  # raises before anything is written
     text = tomlkit.dumps(document)
+    checked_document(tomlkit.parse(text), path, environ, {})  # as it will be read
     if text != old:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         user_files.replace(path, text.encode(), before=before)
     return found
+
+
+def _take_out(document: tomlkit.TOMLDocument, place: Place) -> None:
+    """The option; a model's table goes with its last one."""
+    sections: list[Any] = [document]  # Any: as above
+    for table in place.tables:
+        if table not in sections[-1]:
+            return
+        sections.append(sections[-1][table])
+    sections[-1].pop(place.name, None)
+    if place.model and not sections[-1]:
+        del sections[1][place.model]
+        if not sections[1]:
+            del document["model"]

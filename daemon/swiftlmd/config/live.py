@@ -10,7 +10,7 @@ from pathlib import Path
 
 from swiftlmd.config.edit import set_value, unset_value, value_of
 from swiftlmd.config.http import http_options
-from swiftlmd.config.load import Configuration, load, option_named
+from swiftlmd.config.load import Configuration, load, model_key, place_of
 from swiftlmd.config.settings import OPTIONS, PER_MODEL, Settings
 from swiftlmd.config.values import shown
 
@@ -86,9 +86,12 @@ class LiveConfiguration:
             return self._reload()
 
     def entries(self, prefix: str = "") -> list[ConfigEntry]:
-        """Every option, or those whose key or table is `prefix`."""
+        """Every option and those of models' own tables, or what has the key or table `prefix`."""
         settings, origins = self.settings, self._configuration.origins
-        return [
+        if prefix.split(".")[0] == "model":
+            return self._of_models(prefix)
+        own = [] if prefix else self._of_models("model")
+        found = [
             ConfigEntry(
                 key=key,
                 value=shown(option, getattr(settings, option.name)),
@@ -101,6 +104,22 @@ class LiveConfiguration:
             for key, option in OPTIONS.items()
             if not prefix or key == prefix or key.startswith(prefix + ".")
         ]
+        return found + own
+
+    def _of_models(self, prefix: str) -> list[ConfigEntry]:
+        """What the tables [model."NAME"] say, or one option of a model, set there or not."""
+        wanted = None if prefix == "model" else place_of(prefix)
+        tables = self.settings.model if wanted is None else {wanted.model: [wanted.name]}
+        return [self._own_entry(model, name) for model, names in tables.items() for name in names]
+
+    def _own_entry(self, model: str, name: str) -> ConfigEntry:
+        option, is_own = PER_MODEL[name], name in self.settings.model.get(model, {})
+        value = getattr(self.settings.for_model(model), option.name)
+        usual = shown(option, getattr(self.settings, option.name))
+        origin = "file" if is_own else self._configuration.origins[option.key]
+        key, meaning = model_key(model, name), f"For {model} alone. {option.help}"
+        form = option.form.value
+        return ConfigEntry(key, shown(option, value), origin, meaning, False, form, usual)
 
     def changed(self, changes: Changes) -> list[ConfigEntry]:
         """What is in force now of what a reload changed; a model's table is one entry."""
@@ -124,8 +143,9 @@ class LiveConfiguration:
 
     def _refuse_unfit(self, key: str, text: str | None) -> None:
         """Before anything is written."""
-        name = option_named(key).name
-        http_options(dataclasses.replace(self.settings, **{name: value_of(key, text)}))
+        value, place = value_of(key, text), place_of(key)
+        if not place.model:
+            http_options(dataclasses.replace(self.settings, **{place.option.name: value}))
 
     def _reload(self) -> Changes:
         found = load(self.path, self._environ, self._flags)

@@ -69,19 +69,54 @@ def read_file(path: Path) -> tomlkit.TOMLDocument:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an option stands in the file; `model` is empty for what holds for all."""
+
+    option: Option
+    model: str = ""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return ("model", self.model) if self.model else (self.option.key.partition(".")[0],)
+
+    @property
+    def name(self) -> str:
+        return self.option.key.partition(".")[2]
+
+    @property
+    def key(self) -> str:
+        return model_key(self.model, self.name) if self.model else self.option.key
+
+
+def model_key(model: str, name: str) -> str:
+    """Of an option in a model's own table."""
+    return f'model."{model}".{name}'
+
+
+def place_of(key: str) -> Place:
+    """Of `http.port`, or of `model."NAME".context`, whose quotes may be left off. Raises
+    ConfigError for an unknown one, naming the nearest."""
+    if key in OPTIONS:
+        return Place(OPTIONS[key])
+    rest = key.removeprefix("model.")
+    model, dot, name = rest.rpartition(".")
+    model = model[1:-1] if len(model) > 2 and model[0] == model[-1] == '"' else model
+    if rest == key or not dot or not model:
+        raise unknown_option(key)
+    if name not in PER_MODEL:
+        raise ConfigError(f"a model has no option '{name}'{_nearest(name, PER_MODEL)}")
+    return Place(PER_MODEL[name], model)
+
+
 def option_named(key: str) -> Option:
     """The option with this key; an unknown one is an error that names the nearest."""
-    if key in OPTIONS:
-        return OPTIONS[key]
-    raise unknown_option(key)
+    return place_of(key).option
 
 
 def unknown_option(key: str) -> ConfigError:
-    if key.startswith("model."):
-        return ConfigError(
-            f"'{key}': what holds for one model stands in a table [model.\"NAME\"] of the file; "
-            "`swiftlmctl config edit`"
-        )
+    if key.split(".")[0] == "model":
+        return ConfigError(f"'{key}' is not an option: write model.\"NAME\".OPTION")
     return ConfigError(f"unknown option '{key}'{_nearest(key, OPTIONS)}")
 
 

@@ -20,7 +20,8 @@ say what counts at once: "restart" marks what waits for the next start of the da
 takes effect when a model is loaded.
 
 A table `[model."NAME"]` sets, for one model: %s.
-`config show` does not list these tables.
+`swiftlmctl config set 'model."NAME".context' 8192` writes into it; `config show model` lists
+what these tables hold.
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -249,6 +250,47 @@ def test_a_models_own_table_overrides_engine_options_for_it_alone(file: Path) ->
     assert settings.for_model("a/b").models_keep_alive == NEVER
     assert settings.for_model("other") is settings
     assert settings.engine_context == 100
+
+
+@pytest.mark.parametrize("key", ['model."a/b.1".context', "model.a/b.1.context"])
+def test_what_holds_for_one_model_is_set_and_taken_out_like_any_option(
+    file: Path, key: str
+) -> None:
+    file.write_text("# mine\n[engine]\ncontext = 100 # for all\n")
+    live = LiveConfiguration(load(file, {}, {}), {}, {})
+    assert live.set(key, "200").now == ("model.a/b.1",)
+    assert live.settings.for_model("a/b.1").engine_context == 200
+    assert load(file, {}, {}).settings == live.settings
+    (entry,) = live.entries(key)
+    assert (entry.key, entry.value, entry.origin) == ('model."a/b.1".context', "200", "file")
+    assert entry.default == "100"
+    live.set("model.other.keep_alive", "never")
+    assert [e.key for e in live.entries()][len(OPTIONS) :] == [
+        'model."a/b.1".context',
+        'model."other".keep_alive',
+    ]
+    live.unset(key)
+    live.unset("model.other.keep_alive")
+    assert file.read_text().strip() == "# mine\n[engine]\ncontext = 100 # for all"
+    assert live.entries(key)[0].value == "100"
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("model.a.contxt", "a model has no option 'contxt'; did you mean 'context'"),
+        ("model.a.port", "a model has no option 'port'"),
+        ("model.context", "write model."),
+        ("model", "write model."),
+    ],
+)
+def test_a_key_of_a_model_that_is_none_is_named(file: Path, key: str, message: str) -> None:
+    live = LiveConfiguration(load(file, {}, {}), {}, {})
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        live.set(key, "1")
+    with pytest.raises(ConfigError, match="context = 'x'"):
+        live.set("model.a.context", "x")
+    assert not file.exists()
 
 
 def test_a_reload_tells_what_holds_now_and_what_waits_for_a_restart(file: Path) -> None:
