@@ -34,10 +34,10 @@ Refresh = Callable[[], Awaitable[list[m.ModelStatus]]]
 class Basis:
     """What a plan on this machine starts from when every other model gives way."""
 
-    plan: Planned
+    plan: PlansModel
 
 
-class Planned(Protocol):
+class PlansModel(Protocol):
     def __call__(self, name: str, source: Path | ModelFacts, *, here: bool) -> Plan:
         """By the model's own settings, as a load would be planned; reads files. `here`: its weights
         lie in the folder. Raises BadPlanRequest and ModelFilesError."""

@@ -20,7 +20,10 @@ GB = 10**9
 
 def machine(gigabytes: float) -> MachineLimits:
     return MachineLimits(
-        ram_bytes=int(gigabytes * GB), accelerator=Accelerator.METAL, reserve_bytes=0
+        ram_bytes=int(gigabytes * GB),
+        accelerator=Accelerator.METAL,
+        working_set_bytes=int(gigabytes * GB),
+        reserve_bytes=0,
     )
 
 
