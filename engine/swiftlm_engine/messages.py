@@ -141,6 +141,7 @@ class Started:
     cached_tokens: int
     cache_note: str
     thinking: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from swiftlm_engine.text.events import (
 )
 from swiftlm_engine.text.model_text import ModelText
 from swiftlm_engine.text.output_parser import OutputOptions
+from swiftlm_engine.text.template import TemplateRefused
 
 pytestmark = pytest.mark.slow  # a package of 77 MB has the templates
 
@@ -157,3 +158,45 @@ def test_thought_in_the_familys_own_words_is_told_from_the_answer(family, templa
     token_ids = text._tokenizer.encode(THINKING[family], add_special_tokens=False)
     thought, answer, calls = parsed(text, prompt, token_ids)
     assert (thought.strip(), answer.strip(), calls) == ("hm", "It is mild.", [])
+
+
+# Families whose thoughts have no switch: a budget closes them.
+UNSWITCHED = {
+    "Apriel-1.6-15b-Thinker-fixed",
+    "Kimi-K2-Thinking",
+    "LFM2.5-8B-A1B",
+    "MiniMax-M2",
+    "NVIDIA-Nemotron-Nano-v2",
+    "StepFun3.5-Flash",
+    "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
+    "llama-cpp-deepseek-r1",
+    "mistralai-Ministral-3-14B-Reasoning-2512",
+    "muse-glimmer",
+    "openai-gpt-oss-120b",
+    "unsloth-Apriel-1.5",
+    "upstage-Solar-Open-100B",
+}
+
+
+def test_thinking_is_switched_off_by_every_template_that_can_and_else_by_a_budget(templates):
+    unswitched, refused = set(), []
+    for name, source in templates.items():
+        text = text_of(source)
+        if not text.format.reasons:
+            assert not text.template.thinking.switches, name
+            continue
+        off, on = Chat((QUESTION,), enable_thinking=False), Chat((QUESTION,), enable_thinking=True)
+        if not text.template.thinking.switches:
+            unswitched.add(name)
+            assert text.thinking_budget(off) == 0, name
+            continue
+        assert text.render(off).text != text.render(on).text, name
+        assert not text.render(off).thinking_preopened, name
+        for effort in ("none", "minimal", "low", "medium", "high", "xhigh", "max"):
+            asked = Chat((QUESTION,), reasoning_effort=effort)
+            try:
+                text.render(asked)
+            except TemplateRefused as error:
+                refused.append((name, effort, str(error)))
+    assert not refused
+    assert unswitched == UNSWITCHED

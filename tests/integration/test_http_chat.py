@@ -380,3 +380,29 @@ async def test_a_failing_prompt_of_a_list_fails_the_request(http):
         assert status == 400
         assert body["error"]["code"] == "context_length_exceeded"
         await backend.wait_until(lambda: backend.running == 0)
+
+
+async def test_what_was_asked_for_and_cannot_be_is_told_in_the_answer(http):
+    class Warning_(ScriptedBackend):
+        async def generate(self, *args, **more):
+            async for event in super().generate(*args, **more):
+                if event.started is not None:
+                    event.started.warnings = ["thinking was asked for, and this model has none"]
+                yield event
+
+    user = {"role": "user", "content": "hi"}
+    async with serve(Warning_()) as server:
+        for path, body in (
+            ("/v1/chat/completions", {"messages": [user], "n": 2}),
+            ("/v1/responses", {"input": "hi"}),
+            ("/v1/messages", {"messages": [user], "max_tokens": 9}),
+            ("/api/chat", {"model": MODEL, "messages": [user], "stream": False}),
+        ):
+            async with http.post(server.url + path, json=body) as reply:
+                assert len((await reply.json())["warnings"]) == 1, path
+            async with http.post(server.url + path, json={**body, "stream": True}) as reply:
+                raw = await reply.text()
+            assert "this model has none" in raw, path
+            for line in raw.splitlines():
+                if line.startswith("data: {"):
+                    json.loads(line.removeprefix("data: "))

@@ -62,6 +62,9 @@ class Tokens:
     def finish(self, reason: object) -> list[ContentDelta]:
         return []
 
+    def unanswered(self) -> list[ContentDelta]:
+        return []
+
 
 class World:
     """An engine without text, whose time is made by the steps."""

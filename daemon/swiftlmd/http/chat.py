@@ -152,6 +152,8 @@ def whole_body(
     }
     if generation.timings is not None:
         body["timings"] = timings_body(generation.timings)
+    if generation.warnings:
+        body["warnings"] = generation.warnings
     return body
 
 
@@ -207,7 +209,8 @@ class ChatChunks:
         finished = event.finished
         if finished is not None:
             reason = FINISH_REASONS[finished.reason]
-            return self._role(event.index) + self._chunk(event.index, {}, None, reason)
+            last = self._chunk(event.index, {}, None, reason)
+            return self._role(event.index) + self._with_warnings(last)
         return b""
 
     def end(self, usage: m.Usage) -> bytes:
@@ -247,6 +250,12 @@ class ChatChunks:
             return b""
         self._opened[index] = True
         return self._chunk(index, {"role": "assistant", "content": ""}, None, None)
+
+    def _with_warnings(self, chunk: bytes) -> bytes:
+        warnings = self._generation.warnings
+        if not warnings:
+            return chunk
+        return chunk.removesuffix(b"}\n\n") + f',"warnings":{dumps(warnings)}}}\n\n'.encode()
 
     def _chunk(
         self,

@@ -36,6 +36,7 @@ class Generation:
         self.record: RequestLog = request[RECORD]
         self.usage = m.Usage()
         self.timings: m.Timings | None = None
+        self.warnings: list[str] = []  # what was asked for and cannot be
         self.client = client_of(request)
         self.left_as = LEFT  # the outcome when its events are not read to the end
         self._requests = engine_requests
@@ -91,9 +92,14 @@ class Generation:
                         self.record.first_token_s = time.monotonic() - self._started_at
                 elif event.started is not None:
                     self.record.cache_note = event.started.cache_note
+                    self._warn(event.started.warnings)
                 yield event
         if unfinished:
             raise ServiceError(Kind.INTERNAL, "the engine stopped before the answer was whole")
+
+    def _warn(self, warnings: Sequence[str]) -> None:
+        """Each once, however many choices say it."""
+        self.warnings += [text for text in warnings if text not in self.warnings]
 
     def _book(self, outcome: str) -> None:
         record = self.record

@@ -36,10 +36,10 @@ async def messages(request: web.Request) -> web.StreamResponse:
     generation = Generation(request, [await to_engine(body, parts)])
     message_id = f"msg_{record.request_id}"
     if body.stream:
-        encoder = MessageEvents(message_id, record.model)
+        encoder = MessageEvents(message_id, record.model, generation.warnings)
         return await sse.stream(request, generation, encoder)
     [choice] = await collect(generation)
-    answer = {
+    answer: dict[str, Any] = {
         "id": message_id,
         "type": "message",
         "role": "assistant",
@@ -49,6 +49,8 @@ async def messages(request: web.Request) -> web.StreamResponse:
         "stop_sequence": choice.finished.stop_sequence or None,
         "usage": usage_body(generation.usage),
     }
+    if generation.warnings:
+        answer["warnings"] = generation.warnings
     return web.json_response(answer, dumps=dumps)
 
 

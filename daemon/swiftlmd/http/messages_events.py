@@ -35,8 +35,9 @@ def usage_body(usage: m.Usage) -> dict[str, int]:
 class MessageEvents:
     """At most one content block is open; another kind of text closes it and opens the next."""
 
-    def __init__(self, message_id: str, model: str) -> None:
+    def __init__(self, message_id: str, model: str, warnings: list[str] | None = None) -> None:
         self._id = message_id
+        self._warnings = warnings  # filled while the generation runs
         self._model = model
         self._started = False
         self._open: tuple[str, int] | None = None  # kind, and the index of a tool call
@@ -67,6 +68,8 @@ class MessageEvents:
             },
             "usage": usage_body(usage),
         }
+        if self._warnings:
+            body["warnings"] = self._warnings
         last = named_event("message_delta", body)
         return (
             self._start()

@@ -51,7 +51,7 @@ def capabilities(model: m.ModelStatus) -> list[str]:
         "embedding": True,
         "vision": loaded.vision if loaded is not None else model.vision,
         "tools": bool(loaded.tool_format) if loaded is not None else model.tools,
-        "thinking": bool(loaded and loaded.reasoning),
+        "thinking": loaded.reasoning if loaded is not None else model.reasoning,
     }
     return [name for name, is_so in has.items() if is_so]
 
@@ -80,6 +80,6 @@ def _entry(model: m.ModelStatus, created: float) -> dict[str, Any]:
         "model_type": model.model_type or None,
         "quantization": model.quantization or None,
         "pinned": model.pinned,
-        "reasoning": bool(loaded and loaded.reasoning),
+        "reasoning": loaded.reasoning if loaded is not None else model.reasoning,
         "tools": tools,
     }

@@ -45,7 +45,9 @@ async def responses(request: web.Request) -> web.StreamResponse:
 
     sealed = _SEALED in (body.include or ())
     opening = _opening_body(body, record, parts)
-    encoder = ResponseEvents(opening, table, sealed, keep, compacts=compacts)
+    encoder = ResponseEvents(
+        opening, table, sealed, keep, compacts=compacts, warnings=generation.warnings
+    )
     if body.stream:
         return await sse.stream(request, generation, encoder)
     async with aclosing(generation.events()) as events:

@@ -40,11 +40,13 @@ class ResponseEvents:
         keep: Callable[[Body], None],
         *,
         compacts: bool = False,
+        warnings: list[str] | None = None,
     ) -> None:
         self.body = body
         self._keep = keep  # told of the body once it is whole
         self._tools = tools
         self._seal = seal  # whether reasoning must come back from the client
+        self._warnings = warnings  # filled while the generation runs
         self._compacts = compacts  # the text is a summary for this service itself
         self._number = 0
         self._started = False
@@ -68,6 +70,8 @@ class ResponseEvents:
             out += self._summary("")  # the client waits for the item, also for an empty one
         out += self._close("incomplete" if cut else "completed")
         self.body["usage"] = usage_body(usage)
+        if self._warnings:
+            self.body["warnings"] = self._warnings
         self.body["status"] = "incomplete" if cut else "completed"
         if cut:
             self.body["incomplete_details"] = {"reason": "max_output_tokens"}

@@ -209,5 +209,6 @@ def stored_status(model: StoredModel) -> m.ModelStatus:
         model_type=model.model_type,
         quantization=model.quantization,
         tools=model.tools,
+        reasoning=model.reasoning,
         licence=model.licence,
     )

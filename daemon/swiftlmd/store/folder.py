@@ -23,6 +23,7 @@ from swiftlm_engine.brain.facts import (
     read_model,
     weight_files,
 )
+from swiftlm_engine.brain.thoughts import knows_thoughts
 from swiftlmd.store import model_card, supported
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "tiktoken.model")
@@ -44,6 +45,7 @@ class Inspection:
     quantization: str = ""
     vision: bool = False
     tools: bool = False
+    reasoning: bool = False
     licence: str = ""
 
 
@@ -86,6 +88,7 @@ def _inspected(folder: Path, roots: Sequence[Path]) -> Inspection:
         facts = read_model(folder)
     except ModelFilesError as error:
         return Inspection(size, _explained(folder, error))
+    template = _chat_template(folder)
     return Inspection(
         size,
         _reason(folder, facts),
@@ -93,7 +96,8 @@ def _inspected(folder: Path, roots: Sequence[Path]) -> Inspection:
         context=facts.max_context or 0,
         quantization=facts.quantisation.describe() if facts.quantisation.default else facts.dtype,
         vision=facts.reads_images and vision.is_installed(),
-        tools=_takes_tools(folder),
+        tools="tools" in template,
+        reasoning=knows_thoughts(template),
         licence=model_card.licence(folder),
     )
 
@@ -175,15 +179,17 @@ def _explained(folder: Path, error: ModelFilesError) -> str:
     return str(error)
 
 
-def _takes_tools(folder: Path) -> bool:
-    """The chat template reads `tools`; cheap and right for every published template."""
+def _chat_template(folder: Path) -> str:
+    """All its variants; empty where there is none. That it names `tools` is right of every
+    published template."""
     template = folder / "chat_template.jinja"
     try:
-        return b"tools" in read_bounded(template, _MAX_TEMPLATE_BYTES)
+        return read_bounded(template, _MAX_TEMPLATE_BYTES).decode("utf-8", "replace")
     except (OSError, ModelFilesError):
         pass  # older folders keep the template in the tokenizer's settings
     try:
         raw = json.loads(read_bounded(folder / "tokenizer_config.json", _MAX_SETTINGS_BYTES))
-        return "tools" in json.dumps(raw.get("chat_template") or "")
+        found = raw.get("chat_template") or ""
+        return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
     except (OSError, ValueError, AttributeError, RecursionError, ModelFilesError):
-        return False
+        return ""

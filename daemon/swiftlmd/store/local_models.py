@@ -178,6 +178,7 @@ class LocalModels:
             quantization=found.quantization,
             vision=found.vision,
             tools=found.tools,
+            reasoning=found.reasoning,
             licence=found.licence or _built_in_licence(name, source),
             revision=path.name if source is ModelSource.HUB else "",
         )

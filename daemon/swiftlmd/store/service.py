@@ -286,6 +286,7 @@ def _take_over(model: m.OfferedModel, seen: StoredModel | Inspection, size_bytes
     model.licence = seen.licence or model.licence
     if seen.model_type:  # else its configuration could not be read
         model.tools, model.vision = seen.tools, seen.vision
+        model.reasoning = seen.reasoning
         model.context, model.quantization = seen.context, seen.quantization
 
 

@@ -38,6 +38,7 @@ class StoredModel:
     quantization: str  # "4-bit g32", "float16", ...
     vision: bool
     tools: bool = False  # its chat template takes tools
+    reasoning: bool = False  # its chat template knows thoughts
     licence: str = ""  # as its makers state it
     revision: str = ""  # the commit, for models of a hub
 

@@ -31,7 +31,8 @@ class Conversation:
         if images:
             return self._render_with_images(chat, images)
         prompt = self._rendered(chat)
-        return Rendered(list(prompt.token_ids), prompt.boundaries, prompt)
+        warnings = self.text.thinking_warnings(chat)
+        return Rendered(list(prompt.token_ids), prompt.boundaries, prompt, warnings=warnings)
 
     def parser(self, prepared: Prepared) -> OutputParser:
         job = prepared.job
@@ -42,9 +43,15 @@ class Conversation:
             tool_mode=_TOOL_MODES[job.tool_choice],
             parallel_tool_calls=job.parallel_tool_calls,
             raw=job.raw_text,
-            thinking_budget=job.thinking_budget,
+            thinking_budget=self._thinking_budget(job),
+            is_constrained=job.grammar is not None,
         )
         return self.text.output(options, prepared.prompt.chat, self._before(prepared))
+
+    def _thinking_budget(self, job: GenerateJob) -> int | None:
+        if job.thinking_budget is not None or not isinstance(job.prompt, Chat):
+            return job.thinking_budget
+        return self.text.thinking_budget(job.prompt)
 
     def _before(self, prepared: Prepared) -> Sequence[int]:
         """The text that the answer goes on with: a fresh turn starts a text of its own."""

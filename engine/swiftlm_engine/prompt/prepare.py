@@ -37,6 +37,7 @@ class Rendered:
     boundaries: tuple[int, ...] = ()
     chat: RenderedPrompt | None = None
     images: PromptImages | None = None
+    warnings: tuple[str, ...] = ()  # what was asked for and cannot be, for the client
 
     @property
     def thinking_open(self) -> bool:

@@ -31,6 +31,7 @@ from swiftlm_engine.text.detokenizer import TokenTexts
 from swiftlm_engine.text.markers import unmarked
 from swiftlm_engine.text.output_parser import OutputParser
 
+_WHOLE = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TOOL_CALLS)
 SCORES_AT_ONCE = 128  # of a prompt's tokens in one message
 
 
@@ -47,6 +48,7 @@ class SequenceOutput:
     answering_ids: tuple[int, ...]  # what does so where it thinks again at once
     thinking: bool = False  # the prompt ends inside an open thinking block
     echo_text: str = ""
+    warnings: tuple[str, ...] = ()
     ended: FinishReason | None = None
     _num_taken: int = 0
     _closing: bool = False  # the thinking budget is spent and its end is being fed
@@ -103,9 +105,12 @@ class SequenceOutput:
     def close(self, reason: FinishReason, now: float) -> list[Event]:
         """The last deltas and the one terminal event."""
         natural = text.TextFinish.LENGTH if reason is FinishReason.LENGTH else text.TextFinish.STOP
-        events = self._deltas(self.parser.finish(natural), last=True)
+        said = self.parser.finish(natural)
+        if reason in _WHOLE:
+            said += self.parser.unanswered()
+        events = self._deltas(said, last=True)
         end = EndReason.ABORT
-        if reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TOOL_CALLS):
+        if reason in _WHOLE:
             end = EndReason(str(self.parser.finish_reason or natural))
             self.remember(self.parser, self.job.cache_salt)
         events.append(
@@ -268,6 +273,7 @@ class SequenceOutputFactory:
             self.answering_ids,
             thinking=prompt.thinking_open,
             echo_text=prepared.echo_text,
+            warnings=prompt.warnings,
         )
 
     def _banned(self, ends: frozenset[int]) -> mx.array | None:

@@ -231,7 +231,13 @@ class StepLoop:
             Event(
                 sequence.request_id,
                 sequence.index,
-                Started(len(sequence.prompt_ids), sequence.cached, note, choice.thinking),
+                Started(
+                    len(sequence.prompt_ids),
+                    sequence.cached,
+                    note,
+                    choice.thinking,
+                    choice.warnings,
+                ),
             )
         ]
         self._event_buffer.emit(events)

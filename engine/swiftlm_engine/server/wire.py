@@ -124,7 +124,8 @@ def chat(message: m.Chat) -> Chat:
 def _prompt(request: m.GenerateRequest) -> Prompt:
     match betterproto2.which_one_of(request, "prompt"):
         case ("chat", m.Chat() as message):
-            shown = replace(chat(message), cache_salt=request.cache_salt)
+            budget, salt = request.thinking_budget, request.cache_salt
+            shown = replace(chat(message), cache_salt=salt, thinking_budget=budget)
             # With tool_choice none the model must not see the tools at all.
             hidden = message.tool_choice is m.ToolChoice.NONE
             return replace(shown, tools=()) if hidden else shown
@@ -305,6 +306,7 @@ def _event(event: Event) -> m.SequenceEvent:
                 cached_tokens=news.cached_tokens,
                 cache_note=_sendable(news.cache_note),
                 thinking=news.thinking,
+                warnings=[_sendable(text) for text in news.warnings],
             )
         case LoadProgress() as news:
             message.progress = m.Progress(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from swiftlm_engine.brain.thoughts import knows_thoughts
 from swiftlm_engine.text.blocks import block_finder, find_harmony_block
 from swiftlm_engine.text.chat import ToolSpec
 from swiftlm_engine.text.emitter import Emitter
@@ -76,7 +77,7 @@ class AnswerFormat:
         self._pattern = _pattern(self.controls)
         self.tags = tuple(ThinkTags(self.mark(t.opener), self.mark(t.closer)) for t in TAGS)
         always = self.harmony or self.family.name in ("muse", "kimi_k3")
-        self._reasons = always or _mentions(template)
+        self._reasons = always or knows_thoughts(template)
 
     @property
     def name(self) -> str:
@@ -172,10 +173,6 @@ class AnswerFormat:
 def _markup(family: ToolFamily) -> tuple[str, ...]:
     """What a family writes around an answer, to no one."""
     return {"kimi_k3": XTML_MARKUP, "cohere": COHERE_MARKUP}.get(family.name, ())
-
-
-def _mentions(template: str) -> bool:
-    return any(tags.opener in template for tags in TAGS)
 
 
 def _pattern(controls: Collection[str]) -> re.Pattern[str] | None:

@@ -59,9 +59,17 @@ class Chat:
     tools: tuple[ToolSpec, ...] = ()
     enable_thinking: bool | None = None  # None: the template's own default
     reasoning_effort: str | None = None
+    thinking_budget: int | None = None  # tokens, for templates that are told of it
     template_kwargs: Mapping[str, object] = field(default_factory=dict)
     continue_final_message: bool = False
     cache_salt: str = ""  # requests of different salts share nothing
+
+    @property
+    def thinks(self) -> bool | None:
+        """What the request says of it, if anything."""
+        if self.enable_thinking is None and self.reasoning_effort == "none":
+            return False
+        return self.enable_thinking
 
 
 def tool_dicts(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:

@@ -55,6 +55,7 @@ class Emitter:
         self._held_space = ""  # white space of the content that a call would swallow
         self._held_lines = ""  # line breaks at the end of the thoughts so far
         self._reasoning: list[str] = []  # shown as such
+        self._has_text = False  # content that is more than white space was shown
         self._thought = False
         self._answer_starts = False  # line breaks here belong to the markup before
         self._said = False  # content since the thoughts or the last block of calls
@@ -137,9 +138,16 @@ class Emitter:
         self._held_space = ""
         self._content_pauses()
 
+    def repeat_thoughts(self) -> None:
+        """Of an answer that never left its thoughts: clients that show the content only would
+        show nothing."""
+        if self._reasoning and not self._has_text and not self._shown_calls and not self._call:
+            self._say("".join(self._reasoning))
+
     def _say(self, text: str) -> None:
         if text:
             self._said = True
+            self._has_text = self._has_text or not text.isspace()
             self._show(self.stops.push(unmarked(text)))
 
     def _show(self, text: str) -> None:

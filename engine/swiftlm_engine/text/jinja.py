@@ -3,8 +3,10 @@
 A template is foreign code. It may raise anything in TEMPLATE_ERRORS.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from jinja2 import TemplateError
@@ -13,6 +15,7 @@ from swiftlm_engine.text.chat import Chat, ImagePart, Message, Part, TextPart, T
 from swiftlm_engine.text.detokenizer import bare
 from swiftlm_engine.text.isolated_template import IsolatedTemplates
 from swiftlm_engine.text.template_environment import render
+from swiftlm_engine.text.thinking import ThinkingSwitches, find_switches
 from swiftlm_engine.text.tools.json_stream import mend_object
 from swiftlm_engine.text.turns import Turns
 
@@ -68,16 +71,31 @@ class Renderer:
         return text
 
     def _variables(self, chat: Chat) -> dict[str, object]:
-        variables = self._defaults | dict(chat.template_kwargs)
-        thinking = chat.enable_thinking
-        if thinking is None and chat.reasoning_effort == "none":
-            thinking = False
+        given = dict(chat.template_kwargs)
+        variables = self._defaults | given
+        thinking, effort = chat.thinks, chat.reasoning_effort
         if thinking is not None:
-            # Two names are in use; a template looks at one of them.
+            # Most templates look at one of these, some only in a place that no probe comes to.
             variables |= {"enable_thinking": thinking, "thinking": thinking}
-        if chat.reasoning_effort not in (None, "none"):
-            variables["reasoning_effort"] = chat.reasoning_effort
+        if effort not in (None, "none"):
+            variables["reasoning_effort"] = effort
+        if self.is_jinja:
+            known = self.thinking.variables(thinking, effort, chat.thinking_budget)
+            variables |= {key: value for key, value in known.items() if key not in given}
         return variables
+
+    @cached_property
+    def thinking(self) -> ThinkingSwitches:
+        """How this template is told to think; found by drawing a short conversation."""
+        trained = ("low", "medium", "high") if "<|channel|>analysis" in self.source else ()
+        return find_switches(self.source, self._greeting, trained)
+
+    def _greeting(self, variables: Mapping[str, object]) -> str | None:
+        for content in ("Hi", [{"type": "text", "text": "Hi"}]):
+            messages = [{"role": "user", "content": content}]
+            with contextlib.suppress(*TEMPLATE_ERRORS):
+                return self._apply(messages, None, True, self._defaults | dict(variables))
+        return None
 
     def _apply(
         self, messages: list[Any], tools: list[Any] | None, answer: bool, variables: dict[str, Any]

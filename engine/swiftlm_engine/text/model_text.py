@@ -1,5 +1,6 @@
 """Everything one model needs to turn requests into tokens and tokens into events."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from swiftlm_engine.text.isolated_template import IsolatedTemplates
 from swiftlm_engine.text.output_parser import OutputOptions, OutputParser
 from swiftlm_engine.text.replay import RawCallMemory
 from swiftlm_engine.text.template import ChatTemplate, ImageTexts, RenderedPrompt, Replay
+
+log = logging.getLogger(__name__)
 
 
 class ModelText:
@@ -41,11 +44,38 @@ class ModelText:
             getattr(inner, "init_kwargs", {}).get("tool_parser_type"),
             self.template.knows_tools,
         )
+        self._warned: set[str] = set()
         self.texts = TokenTexts(tokenizer, self.format.controls)
 
     def render(self, chat: Chat, images: ImageTexts | None = None) -> RenderedPrompt:
         """Raises TemplateRefused."""
         return self.template.render(chat, images)
+
+    def thinking_budget(self, chat: Chat) -> int | None:
+        """Tokens of thoughts that stand in for what the template has no word for."""
+        thinking = self.template.thinking
+        if thinking is None or not self.format.reasons:
+            return None
+        return thinking.implied_budget(chat.thinks, chat.reasoning_effort)
+
+    def thinking_warnings(self, chat: Chat) -> tuple[str, ...]:
+        """What was asked of its thoughts and cannot be; the log has each once."""
+        wants = chat.thinks or (chat.thinks is None and chat.reasoning_effort is not None)
+        if wants and not self.format.reasons:
+            text = "thinking was asked for, and this model has none"
+        elif chat.thinks is False and self.thinking_budget(chat) == 0 and not self._can_close:
+            text = "this model cannot be kept from thinking"
+        else:
+            return ()
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s", text)
+        return (text,)
+
+    @property
+    def _can_close(self) -> bool:
+        """What ends its thoughts is known, so that a budget can end them."""
+        return self.format.name != "muse"
 
     def output(
         self,

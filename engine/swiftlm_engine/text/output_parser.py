@@ -42,6 +42,7 @@ class OutputOptions:
     split_reasoning: bool = True  # False: thoughts stay in the content, between tags
     raw: bool = False  # everything is content
     thinking_budget: int | None = None  # tokens
+    is_constrained: bool = False  # a grammar holds for the content
 
 
 class OutputParser:
@@ -116,6 +117,13 @@ class OutputParser:
         self._reader.finish(cut)
         cut = cut and self.stop_sequence is None  # it may come to light with what was held
         self.finish_reason = self._finish_reason(cut)
+        return self._emitter.take()
+
+    def unanswered(self) -> list[TextEvent]:
+        """After `finish`, of an answer that was not broken off: one that never left its thoughts
+        repeats them as its content, as many clients show nothing else."""
+        if not self._options.is_constrained:
+            self._emitter.repeat_thoughts()
         return self._emitter.take()
 
     def _finish_reason(self, cut: bool) -> TextFinish:

@@ -8,6 +8,7 @@ thoughts: where a family says so, the beginning of such a call ends them.
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from swiftlm_engine.brain.thoughts import TAG_PAIRS
 from swiftlm_engine.text.markers import first_marker, held_length
 
 
@@ -17,19 +18,7 @@ class ThinkTags:
     closer: str
 
 
-# Families agree on little else; a model is free to use any pair its vocabulary knows.
-TAGS = (
-    ThinkTags("<think>", "</think>"),
-    ThinkTags("<thinking>", "</thinking>"),
-    ThinkTags("[THINK]", "[/THINK]"),
-    ThinkTags("<|channel>thought", "<channel|>"),
-    ThinkTags("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
-    ThinkTags("<longcat_think>", "</longcat_think>"),
-    ThinkTags("<|think:start|>", "<|think:end|>"),
-    ThinkTags("<seed:think>", "</seed:think>"),
-    ThinkTags("<|inner_prefix|>", "<|inner_suffix|>"),
-    ThinkTags("<|START_THINKING|>", "<|END_THINKING|>"),
-)
+TAGS = tuple(ThinkTags(opener, closer) for opener, closer in TAG_PAIRS)
 
 
 class Opening(Enum):

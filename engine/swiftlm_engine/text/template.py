@@ -42,6 +42,7 @@ from swiftlm_engine.text.replay import (
     with_thoughts,
     with_written_ids,
 )
+from swiftlm_engine.text.thinking import ThinkingSwitches
 from swiftlm_engine.text.turns import (
     Turns,
     calls_of,
@@ -141,6 +142,11 @@ class ChatTemplate:
     @property
     def knows_tools(self) -> bool:
         return not self._renderer.is_jinja or re.search(r"\btools\b", self.source) is not None
+
+    @property
+    def thinking(self) -> ThinkingSwitches | None:
+        """How it is told to think; None for a renderer in Python, which cannot be looked into."""
+        return self._renderer.thinking if self.exists and self._renderer.is_jinja else None
 
     def render(self, chat: Chat, images: ImageTexts | None = None) -> RenderedPrompt:
         """Raises TemplateRefused when no way to say the conversation renders."""
@@ -284,7 +290,8 @@ class _Draw:
     def key(self) -> str:
         """What the text depends on besides the turns."""
         chat = self.drawn.chat
-        return repr((chat.tools, chat.enable_thinking, chat.reasoning_effort, chat.template_kwargs))
+        thinking = (chat.enable_thinking, chat.reasoning_effort, chat.thinking_budget)
+        return repr((chat.tools, thinking, chat.template_kwargs))
 
 
 def _marks(text: str, images: ImageTexts) -> list[Splice]:

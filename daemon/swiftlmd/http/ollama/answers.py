@@ -70,8 +70,8 @@ class Lines:
     def end(self, usage: m.Usage) -> bytes:
         last = self._shape.line("")
         last |= closing(self._finished, usage, self._generation.timings, self._began_at)
-        if self._warnings:
-            last["warnings"] = self._warnings
+        if warnings := [*self._warnings, *self._generation.warnings]:
+            last["warnings"] = warnings
         return _line(last)
 
     def error(self, error: ServiceError) -> bytes:
@@ -111,8 +111,8 @@ def whole(
     if choice.logprobs:
         body["logprobs"] = chat_logprobs(choice.logprobs)["content"]
     body |= closing(choice.finished, generation.usage, generation.timings, began_at)
-    if warnings:
-        body["warnings"] = warnings
+    if told := [*warnings, *generation.warnings]:
+        body["warnings"] = told
     return body
 
 

@@ -1991,6 +1991,11 @@ class ModelStatus(betterproto2.Message):
     its chat template takes tools
     """
 
+    reasoning: "bool" = betterproto2.field(25, betterproto2.TYPE_BOOL)
+    """
+    its chat template knows thoughts
+    """
+
     licence: "str" = betterproto2.field(24, betterproto2.TYPE_STRING)
     """
     as its makers state it; empty = they do not
@@ -2496,6 +2501,11 @@ class Started(betterproto2.Message):
     cache_note: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
 
     thinking: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
+
+    warnings: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
+    """
+    what was asked for and cannot be
+    """
 
 
 default_message_pool.register_message("swiftlm.v1", "Started", Started)
