@@ -66,9 +66,10 @@ bench-kv: setup
 bench-stream: setup
 	$(FAST) PYTHONPATH=engine:proto:daemon:tests/support $(PYTHON) -m bench.streaming
 
-# What fits on a Mac, in README.md.
+# What fits on a Mac, in README.md and docs/memory.md.
 fits: setup
 	PYTHONPATH=engine:proto:tests/support $(PYTHON) -m bench.mac_fits
+	PYTHONPATH=engine:proto:tests/support $(PYTHON) -m bench.mac_plans
 
 # Those of the web page in docs/img, of a scripted machine; the plots there name their own commands.
 pictures: setup

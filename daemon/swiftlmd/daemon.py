@@ -119,7 +119,9 @@ class Daemon:
         self._machine = Machine(
             device, readings, lambda: self._watch.last, self._settings, system_thermal()
         )
-        self._governor = Governor(self._machine.measure_budget())
+        self._governor = Governor(
+            self._machine.measure_budget(), granted=lambda: self._residency.held_bytes()
+        )
         self._store_options = from_settings(self._settings(), given.environ, Path.home())
         self._store = ModelStore(given.paths, self._store_options)
         calibrations = CalibrationStore(given.paths.state / "calibration")
@@ -369,7 +371,7 @@ class Daemon:
             ("wake watch", WakeWatch(clock, seconds_with_sleep, woken).run),
             ("self-test", partial(test_after_waking, self._residency, self._woken, clock)),
             ("health", partial(prove_health, given.breaker, given.paths.fatal_file, clock)),
-            ("calm", partial(restore_when_calm, self._is_calm, restore, clock)),
+            ("calm", partial(restore_when_calm, self._may_restore, restore, clock)),
             ("preload", self._preload),
             ("log care", partial(shorten_logs, given.paths.logs, clock)),
         ):
@@ -402,6 +404,9 @@ class Daemon:
     def _engine_reported(self, loaded: m.LoadedModel) -> None:
         if self._machine.engine_reported(loaded.device_info):
             self._governor.set_budget(self._machine.measure_budget())
+
+    def _may_restore(self) -> bool:
+        return self._governor.may_restore(self._clock.now())
 
     def _is_calm(self) -> bool:
         return self._watch.level is Level.CALM

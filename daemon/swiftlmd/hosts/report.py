@@ -51,6 +51,7 @@ def from_message(message: Message) -> HostReport:
             device_name=device,
             committed_bytes=int(fields["committed_bytes"]),
             num_cores=cores,
+            reclaimable_is_advice=bool(fields.get("reclaimable_is_advice", False)),
             speed=prior_speed(device, accelerator, cores),
             **{name: _bytes(fields.get(name)) for name in _BYTES},
         )

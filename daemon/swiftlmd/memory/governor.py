@@ -4,17 +4,23 @@ Rules. Every verdict is computed from the newest readings; nothing latches. One 
 spike and moves nothing; two in a row do. Leaving a level takes readings below a lower mark for a
 while. Shrinking comes before refusing, in this order: MLX's buffer pool, prefix cache, float32
 weights, expert slots, refuse what is new, evict idle models. What the kernel charges the processes
-counts, not what MLX says. No clock is read and no memory freed here: both are handed in and out.
+counts, not what MLX says. What loaded models were granted is theirs: the marks lie above it.
+
+The kernel's warning alone is a state that can last for hours on a Mac, not a spike: it takes one
+step, and another, half a minute later, only if memory is swapped out or our own use grows.
+
+No clock is read and no memory freed here: both are handed in and out.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from statistics import median
 
-from swiftlm_engine.brain.plan import gigabytes
+from swiftlm_engine.brain.plan import SOFT_SHARE, gigabytes
 from swiftlmd.memory.readings import Pressure, Reading
 
 
@@ -31,6 +37,7 @@ class Action(StrEnum):
     SHRINK_PREFIX = "shrink prefix cache"
     PACK_WEIGHTS = "quantize expanded weights again"
     SHRINK_SLOTS = "shrink expert slots"
+    TRIM_SLOTS = "shrink expert slots, down to where misses begin to hurt"
     EVICT_IDLE = "evict idle models"
 
 
@@ -42,15 +49,23 @@ _SOFT_ACTIONS = (
 )
 
 
+_WARNED_ACTIONS = (*_SOFT_ACTIONS[:-1], Action.TRIM_SLOTS)
+
+
 @dataclass(frozen=True, slots=True)
 class Watermarks:
     """Shares of the budget at which a level starts and ends, and how long quiet must last."""
 
-    soft: float = 0.85
+    soft: float = SOFT_SHARE  # what plans may grant
     soft_end: float = 0.80
     hard: float = 0.95
     hard_end: float = 0.90
+    granted_soft: float = 1.04  # of what models were granted: prices are off by a few per cent
+    granted_hard: float = 1.08
     quiet_s: float = 5.0
+    warned_step_s: float = 30.0  # between two steps that only a warning asks for
+    warned_growth: float = 1.03  # of our own use since the last step, to count as growing
+    warned_stable_s: float = 180.0  # of a warning without swapping: it is no reason to stay small
     spike_readings: int = 2
 
 
@@ -82,13 +97,24 @@ class PressureVerdict:
 class Governor:
     """State: the level and the last few readings. One task owns it."""
 
-    def __init__(self, budget_bytes: int, marks: Watermarks | None = None) -> None:
+    def __init__(
+        self,
+        budget_bytes: int,
+        marks: Watermarks | None = None,
+        granted: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._budget = budget_bytes
         self._marks = marks or Watermarks()
+        self._granted = granted  # what loaded models are priced at
         self._level = Level.CALM
         self._streak = 0  # readings in a row that ask for more than the level
         self._bad = 0  # readings in a row on a level above CALM: how far down the list we are
         self._quiet_since: float | None = None
+        self._warned_steps = 0  # taken for a warning alone, since the last calm
+        self._stepped_at = 0.0  # when the last of them was taken
+        self._swapped_out = 0  # as read then
+        self._used_then = 0
+        self._stable_since: float | None = None  # warned, small enough, and nothing is swapped out
         self._available: deque[int] = deque(maxlen=5)
         self._pressures: deque[Pressure] = deque(maxlen=self._marks.spike_readings)
 
@@ -107,6 +133,13 @@ class Governor:
         """Reclaimable memory without its jumps: the median of the last readings."""
         return int(median(self._available)) if self._available else 0
 
+    def may_restore(self, now: float) -> bool:
+        """Whether what was shrunk may grow again: calm, or under a warning that changes nothing."""
+        if self._level is Level.CALM:
+            return True
+        since = self._stable_since
+        return since is not None and now - since >= self._marks.warned_stable_s
+
     def set_budget(self, budget_bytes: int) -> None:
         self._budget = budget_bytes
 
@@ -116,13 +149,15 @@ class Governor:
         self._pressures.append(reading.pressure)
         before = self._level
         self._level = self._next_level(reading, now)
+        self._watch_warning(reading, now)
         if self._level is Level.CALM:
-            self._bad = 0
+            self._bad = self._warned_steps = 0
             reason = "" if before is Level.CALM else f"memory calm again: {self._share(reading)}"
             return Decision(Level.CALM, (), reason)
         worse = self._wanted(reading) is not Level.CALM
-        self._bad = self._bad + 1 if worse or self._level > before else 0
-        actions = self._actions() if worse else ()
+        if not self._only_warned(reading):
+            self._bad = self._bad + 1 if worse or self._level > before else 0
+        actions = self._actions(reading, now) if worse else ()
         reason = f"memory {self._level.name.lower()}: {self._share(reading)}"
         return Decision(self._level, actions, reason if actions or self._level != before else "")
 
@@ -142,12 +177,12 @@ class Governor:
         after = reading.footprint_bytes + num_bytes
         # The median forgives a moment without room, the newest reading a moment that has passed.
         available = max(self.available_bytes, reading.available_bytes)
-        if after > self._budget:
+        if after > max(self._budget, self.hard_bytes):
             reason = (
                 f"needs {gigabytes(num_bytes)} beside {gigabytes(reading.footprint_bytes)} "
                 f"in use, the budget is {gigabytes(self._budget)}"
             )
-        elif num_bytes > available:
+        elif num_bytes > available and not reading.available_is_advice:
             reason = f"needs {gigabytes(num_bytes)}, the machine has {gigabytes(available)} left"
         elif self.pressure is Pressure.CRITICAL and reading.pressure is Pressure.CRITICAL:
             reason = "the machine is critically short of memory"
@@ -180,26 +215,71 @@ class Governor:
         return Level(self._level - 1)
 
     def _wanted(self, reading: Reading) -> Level:
-        share = reading.footprint_bytes / self._budget
-        if share >= self._marks.hard or reading.pressure is Pressure.CRITICAL:
+        used = reading.footprint_bytes
+        if used >= self.hard_bytes or reading.pressure is Pressure.CRITICAL:
             return Level.HARD
-        if share >= self._marks.soft or reading.pressure is Pressure.WARN:
+        if used >= self.soft_bytes or reading.pressure is Pressure.WARN:
             return Level.SOFT
         return Level.CALM
 
+    @property
+    def soft_bytes(self) -> int:
+        """Where memory begins to be taken back: never below what was granted."""
+        granted = self._granted() * self._marks.granted_soft
+        return int(max(self._budget * self._marks.soft, granted))
+
+    @property
+    def hard_bytes(self) -> int:
+        granted = self._granted() * self._marks.granted_hard
+        return int(max(self._budget * self._marks.hard, granted))
+
     def _is_quiet(self, reading: Reading) -> bool:
         """Below the mark at which the present level ends."""
-        share = reading.footprint_bytes / self._budget
+        used, marks = reading.footprint_bytes, self._marks
         if self._level is Level.HARD:
-            return share < self._marks.hard_end and reading.pressure < Pressure.CRITICAL
-        return share < self._marks.soft_end and reading.pressure is Pressure.NORMAL
+            end = self.hard_bytes * marks.hard_end / marks.hard
+            return used < end and reading.pressure < Pressure.CRITICAL
+        end = self.soft_bytes * marks.soft_end / marks.soft
+        return used < end and reading.pressure is Pressure.NORMAL
 
-    def _actions(self) -> tuple[Action, ...]:
+    def _watch_warning(self, reading: Reading, now: float) -> None:
+        """How long a warning has lasted to which nothing of ours adds."""
+        stable = self._level is Level.SOFT and self._only_warned(reading)
+        if not stable or self._grows(reading):
+            self._stable_since = None
+        elif self._stable_since is None:
+            self._stable_since = now
+        if not self._warned_steps:
+            self._swapped_out, self._used_then = reading.swapped_out_bytes, reading.footprint_bytes
+
+    def _grows(self, reading: Reading) -> bool:
+        """Since the last step: memory is swapped out, or we hold more than was granted."""
+        if reading.swapped_out_bytes > self._swapped_out:
+            return True
+        before = max(self._used_then, self._granted())
+        return reading.footprint_bytes > before * self._marks.warned_growth
+
+    def _only_warned(self, reading: Reading) -> bool:
+        return reading.pressure is Pressure.WARN and reading.footprint_bytes < self.soft_bytes
+
+    def _actions(self, reading: Reading, now: float) -> tuple[Action, ...]:
         """One step down the list per bad reading; everything at once on the hard level."""
         if self._level is Level.HARD:
             return _SOFT_ACTIONS if self._bad <= 1 else (*_SOFT_ACTIONS, Action.EVICT_IDLE)
+        if self._only_warned(reading):
+            return self._warned_action(reading, now)
         step = min(self._bad, len(_SOFT_ACTIONS))
         return (_SOFT_ACTIONS[step - 1],) if step else ()
+
+    def _warned_action(self, reading: Reading, now: float) -> tuple[Action, ...]:
+        early = now - self._stepped_at < self._marks.warned_step_s
+        if self._warned_steps and (early or not self._grows(reading)):
+            return ()
+        self._stepped_at = now
+        self._swapped_out, self._used_then = reading.swapped_out_bytes, reading.footprint_bytes
+        step = min(self._warned_steps, len(_WARNED_ACTIONS) - 1)
+        self._warned_steps += 1
+        return (_WARNED_ACTIONS[step],)
 
     def _share(self, reading: Reading) -> str:
         return (

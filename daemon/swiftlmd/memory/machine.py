@@ -6,6 +6,7 @@ Readings come from `swiftlmd.memory`; `status` shows the newest one and asks the
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable
 from importlib import metadata
@@ -13,6 +14,7 @@ from importlib import metadata
 import psutil
 
 from swiftlm_engine.brain.plan import (
+    SOFT_SHARE,
     Accelerator,
     BadBudget,
     Covers,
@@ -65,7 +67,7 @@ class Machine:
         self._latest = latest
         self._settings = settings
         self._thermal = thermal
-        self._budget_bytes = 0
+        self._budget_bytes = 0  # of plans
         self.reserve_bytes = 0  # what is left to the rest of the machine
 
     def engine_reported(self, info: m.DeviceInfo | None) -> bool:
@@ -119,7 +121,8 @@ class Machine:
         )
 
     def measure_budget(self) -> int:
-        """What all models together may hold: the tightest limit that does not move."""
+        """The governor's budget: its soft share is what all models together may be granted, by the
+        tightest limit that does not move."""
         limits = self.limits(committed_bytes=0, returning_bytes=0)
         self.reserve_bytes = limits.reserve
         try:
@@ -129,11 +132,11 @@ class Machine:
         moving = "reclaimable now"
         found = [
             limit.bytes
-            for limit in limits.limits(asked)
+            for limit in limits.granted_limits(asked)
             if limit.covers is not Covers.BUFFER and limit.name != moving
         ]
         self._budget_bytes = max(1, min(found))
-        return self._budget_bytes
+        return math.ceil(self._budget_bytes / SOFT_SHARE)
 
     def status(self, models: list[m.ModelStatus]) -> m.MachineStatus:
         reading = self._latest()

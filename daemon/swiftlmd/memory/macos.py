@@ -1,7 +1,9 @@
 """Readings on macOS through libSystem (ctypes): footprint, pressure level, pages, swap.
 
 Jetsam kills by phys_footprint, which counts Metal's buffers; RSS does not. `free` pages are always
-near zero and mean nothing alone. Struct layouts: <sys/resource.h>, <mach/vm_statistics.h>.
+near zero and mean nothing alone: files that are cached go first, then what idle programs hold is
+compressed, and only pressure says when that is no longer enough. Struct layouts: <sys/resource.h>,
+<mach/vm_statistics.h>.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ _RUSAGE_INFO_V4 = 4
 _RUSAGE_BYTES = 1024  # larger than rusage_info_v4; the kernel writes only that version's size
 _PHYS_FOOTPRINT_AT = 72  # a uuid of 16 bytes and seven 64-bit counters precede it
 _HOST_VM_INFO64 = 4
+# xnu's compressor takes two pages to one or better; less is promised here.
+_COMPRESSING_YIELDS = 0.5
 # The kernel's numbers for the pressure level are the masks of the dispatch source.
 _LEVELS = {1: Pressure.NORMAL, 2: Pressure.WARN, 4: Pressure.CRITICAL}
 
@@ -88,19 +92,27 @@ class MacReadings:
     def read(self, pids: Sequence[int]) -> Reading:
         pages = self._pages()
         level = self._number("kern.memorystatus_vm_pressure_level", ctypes.c_int)
+        pressure = _LEVELS.get(level, Pressure.NORMAL)
         return Reading(
             total_bytes=self._total,
             available_bytes=self._available(pages),
             footprint_bytes=sum(self.footprint_bytes(pid) for pid in pids),
-            pressure=_LEVELS.get(level, Pressure.NORMAL),
+            pressure=pressure,
             swap_used_bytes=self._swap_used(),
             wired_bytes=pages.wire_count * self._page,
+            available_is_advice=pressure is Pressure.NORMAL,
+            swapped_out_bytes=int(pages.swapouts) * self._page,
         )
 
     def _available(self, pages: _VmStatistics64) -> int:
-        """Free, read ahead, unused for a while, or droppable on demand: no swap is needed."""
-        free = pages.free_count + pages.inactive_count + pages.purgeable_count
-        return int(free) * self._page
+        """Free, cached from files, droppable on demand, and what compressing the rest yields.
+
+        The kernel counts pages read ahead as free and as external, and purgeable ones as internal.
+        """
+        free = max(0, pages.free_count - pages.speculative_count)
+        compressed = max(0, pages.internal_page_count - pages.purgeable_count) * _COMPRESSING_YIELDS
+        found = int(free + pages.external_page_count + pages.purgeable_count + compressed)
+        return min(found * self._page, self._total)
 
     def _pages(self) -> _VmStatistics64:
         pages = _VmStatistics64()

@@ -18,7 +18,8 @@ class Pressure(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One moment. `available_bytes` is what could be had without swapping.
+    """One moment. `available_bytes` is what could be had without swapping. Where
+    `available_is_advice`, the system makes more room than that by compressing idle programs.
 
     `total_bytes` is RAM, or the cgroup's limit where that is less; `footprint_bytes` is what the
     kernel charges the asked processes, which is what it kills by.
@@ -31,6 +32,8 @@ class Reading:
     swap_used_bytes: int = 0
     wired_bytes: int | None = None
     cgroup_bytes: int | None = None
+    available_is_advice: bool = False
+    swapped_out_bytes: int = 0  # since the start of the machine: it only grows
 
 
 class MemoryReadings(Protocol):

@@ -37,6 +37,7 @@ def machine_limits(
         working_set_bytes=device.working_set_bytes,
         max_buffer_bytes=device.max_buffer_bytes,
         reclaimable_bytes=reading.available_bytes + returning_bytes,
+        reclaimable_is_advice=reading.available_is_advice,
         cgroup_bytes=reading.cgroup_bytes,
         committed_bytes=committed_bytes,
         num_cores=cores,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
+from swiftlm_engine.brain.plan import knee
 from swiftlm_proto import messages as m
 from swiftlmd.engines.engine import Engine
 from swiftlmd.faults import ServiceError
@@ -66,8 +67,8 @@ class EngineReclaimer:
         elif action is Action.PACK_WEIGHTS and resident.expanded_bytes:
             self._shrunk.setdefault(engine.pid, m.CacheRequest()).expanded = True
             await engine.client.cache(m.CacheRequest(expanded=False))
-        elif action is Action.SHRINK_SLOTS:
-            await self._take_slots(engine)
+        elif action in (Action.SHRINK_SLOTS, Action.TRIM_SLOTS):
+            await self._take_slots(engine, gently=action is Action.TRIM_SLOTS)
 
     async def _halve_prefix(self, engine: Engine) -> None:
         stats = json.loads((await engine.client.cache(m.CacheRequest())).stats or "{}")
@@ -78,11 +79,15 @@ class EngineReclaimer:
         full.resize_bytes = full.resize_bytes or limit
         await engine.client.cache(m.CacheRequest(resize_bytes=limit // 2))
 
-    async def _take_slots(self, engine: Engine) -> None:
-        """Between two steps; the engine keeps at least what one token needs."""
+    async def _take_slots(self, engine: Engine, *, gently: bool) -> None:
+        """Between two steps; the engine keeps at least what one token needs, and `gently` half of
+        the slots up to which the hit curve is steep."""
         stream = json.loads(engine.stats.stream_counters or "{}")
         slots = int(stream.get("slots") or 0)
-        fewer = max(int(slots * _SLOTS_KEPT), int(stream.get("experts_per_token") or 0))
+        least = int(stream.get("experts_per_token") or 0)
+        if gently:
+            least = max(least, knee(int(stream.get("num_experts") or 2 * slots)) // 2)
+        fewer = max(int(slots * _SLOTS_KEPT), least)
         if not 0 < fewer < slots:
             return
         full = self._shrunk.setdefault(engine.pid, m.CacheRequest())

@@ -153,7 +153,9 @@ class FakeLibSystem:
     def host_statistics64(self, host: int, flavor: int, pages: Any, count: Any) -> int:
         assert (host, flavor, count._obj.value) == (9, 4, 38)
         filled = pages._obj
-        filled.free_count, filled.inactive_count = 1000, 5000
+        filled.free_count, filled.speculative_count, filled.inactive_count = 1000, 300, 5000
+        filled.external_page_count, filled.internal_page_count = 2000, 5000
+        filled.swapouts = 50
         filled.purgeable_count, filled.wire_count = 100, 300
         return 0
 
@@ -173,11 +175,13 @@ def test_macos_reads_footprint_pages_swap_and_wired() -> None:
     found = MacReadings(FakeLibSystem()).read([42, 43])
     assert found == Reading(
         total_bytes=32 * GIB,
-        available_bytes=6100 * 16384,
+        available_bytes=(700 + 2000 + 100 + 2450) * 16384,
         footprint_bytes=7 * GIB,
         pressure=Pressure.NORMAL,
         swap_used_bytes=GIB,
         wired_bytes=300 * 16384,
+        available_is_advice=True,
+        swapped_out_bytes=50 * 16384,
     )
 
 

@@ -115,7 +115,7 @@ def test_dense_model_larger_than_the_machine_streams_its_layers(dense: facts.Mod
 
 
 def test_more_memory_never_turns_a_plan_into_a_refusal(dense: facts.ModelFacts) -> None:
-    made = [plan.make_plan(dense, PlanRequest(), mac(16, 3.5 + step / 16)) for step in range(28)]
+    made = [plan.make_plan(dense, PlanRequest(), mac(16, 4.5 + step / 16)) for step in range(36)]
     assert [p.strategy for p in made].count(Strategy.REFUSED) == 0
     resident = [p.strategy is Strategy.RESIDENT for p in made]
     assert resident == sorted(resident)  # once it fits, it stays resident
@@ -132,7 +132,7 @@ def test_experts_of_an_unknown_family_stream_with_their_layers(moe: facts.ModelF
 
 
 def test_dense_model_that_only_others_crowd_out_is_not_streamed(dense: facts.ModelFacts) -> None:
-    crowded = mac(24, 16.0, committed_bytes=14 * GIB)
+    crowded = mac(24, 16.0, committed_bytes=11 * GIB)
     assert plan.make_plan(dense, PlanRequest(), crowded).refused
     asked = plan.make_plan(dense, PlanRequest(stream=Toggle.ON, context=4096), crowded)
     assert asked.strategy is Strategy.STREAMED

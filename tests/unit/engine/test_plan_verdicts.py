@@ -118,11 +118,12 @@ def test_every_single_fix_of_a_refusal_really_fits(dense: facts.ModelFacts) -> N
 
 def test_fixes_change_everything_at_once_when_no_single_one_helps(dense: facts.ModelFacts) -> None:
     request = PlanRequest(context=131072, parallel=256, kv="fp16")
-    made = plan.make_plan(dense, request, M4_16)
+    machine = mac(16, 12.9)
+    made = plan.make_plan(dense, request, machine)
     assert made.refused
     assert made.fixes == ("--kv turbo --parallel 1 --prefill-chunk 256",)
     changed = PlanRequest(context=131072, parallel=1, kv="turbo", prefill_chunk=256)
-    assert not plan.make_plan(dense, changed, M4_16).refused
+    assert not plan.make_plan(dense, changed, machine).refused
 
 
 def test_fixes_shorten_the_context_too_where_even_that_is_not_enough(
@@ -161,15 +162,15 @@ def test_other_models_take_from_every_limit_but_what_is_reclaimable(
 ) -> None:
     alone = plan.make_plan(dense, PlanRequest(), mac(24, 16.0, reclaimable_bytes=20 * GIB))
     beside = plan.make_plan(
-        dense, PlanRequest(), mac(24, 16.0, reclaimable_bytes=20 * GIB, committed_bytes=12 * GIB)
+        dense, PlanRequest(), mac(24, 16.0, reclaimable_bytes=20 * GIB, committed_bytes=10 * GIB)
     )
     limits = {limit.name: limit.bytes for limit in beside.limits}
     assert not alone.refused
     assert beside.refused
-    assert limits["metal working set"] == 4 * GIB
+    assert limits["metal working set"] == int(16 * GIB * plan.SOFT_SHARE) - 10 * GIB
     assert limits["reclaimable now"] == 20 * GIB
     assert beside.fixes == (
-        "unload other models, which hold 12.9 GB (`swiftlmctl ps`, `unload NAME`)",
+        "unload other models, which hold 10.7 GB (`swiftlmctl ps`, `unload NAME`)",
         "--gpu-layers auto",
     )
 

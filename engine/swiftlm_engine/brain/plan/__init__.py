@@ -16,6 +16,7 @@ from swiftlm_engine.brain.plan.group_plan import (
 from swiftlm_engine.brain.plan.group_report import group_report, ranks_report
 from swiftlm_engine.brain.plan.group_speed import LinkSpeed
 from swiftlm_engine.brain.plan.machine import (
+    SOFT_SHARE,
     Accelerator,
     Covers,
     Limit,
@@ -28,9 +29,10 @@ from swiftlm_engine.brain.plan.planner import make_plan
 from swiftlm_engine.brain.plan.request import PlanRequest, Settings, Toggle, auto_context
 from swiftlm_engine.brain.plan.result import EngineLimits, Plan, RequestCost, Strategy
 from swiftlm_engine.brain.plan.speed import MachineSpeed, PredictedSpeed, Range, prior_speed
-from swiftlm_engine.brain.plan.streaming import Streaming
+from swiftlm_engine.brain.plan.streaming import Streaming, knee
 
 __all__ = [
+    "SOFT_SHARE",
     "Accelerator",
     "BadBudget",
     "BadPlanRequest",
@@ -63,6 +65,7 @@ __all__ = [
     "calibrated",
     "gigabytes",
     "group_report",
+    "knee",
     "make_group_plan",
     "make_plan",
     "parse_budget",

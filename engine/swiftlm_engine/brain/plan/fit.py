@@ -301,7 +301,7 @@ class Fitter:
         least = replace(smallest, context=min(smallest.context, MIN_CONTEXT))
         need = self._resident(least).need
         empty = replace(self.machine, committed_bytes=0, reclaimable_bytes=None)
-        limits = empty.limits(self.request.budget_bytes)
+        limits = empty.granted_limits(self.request.budget_bytes)
         return any(
             need.counted_by(limit) > limit.bytes
             for limit in limits

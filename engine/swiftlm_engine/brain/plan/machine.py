@@ -16,6 +16,9 @@ from swiftlm_engine.brain.plan.speed import MachineSpeed
 GB = 10**9
 BUDGET = "memory budget"
 RECLAIMABLE = "reclaimable now"
+# What plans may grant of what a machine can hold. It is also where the governor begins to take
+# memory back, so that a plan in full use, with nothing beside it, is left alone.
+SOFT_SHARE = 0.85
 _UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": GB, "t": 10**12,
           "kb": 10**3, "mb": 10**6, "gb": GB, "tb": 10**12,
           "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
@@ -33,6 +36,7 @@ class Covers(StrEnum):
     """Which bytes of a plan a limit counts."""
 
     ALL = "all"
+    UNIFIED = "unified"  # the device's bytes and the process around them, where both are RAM
     OWN = "own"  # without what is left to the page cache: that is never ours
     DEVICE = "device"
     HOST = "host"
@@ -53,7 +57,8 @@ class MachineLimits:
     """Readings of one machine. None = there is no such limit, or it could not be read.
 
     `reclaimable_bytes` is what could be had now without swapping (own models that may be evicted
-    included); `committed_bytes` is what other loaded models are priced at.
+    included); where `reclaimable_is_advice` the system makes more room by compressing what idle
+    programs hold. `committed_bytes` is what other loaded models are priced at.
     """
 
     ram_bytes: int
@@ -62,6 +67,7 @@ class MachineLimits:
     working_set_bytes: int | None = None
     max_buffer_bytes: int | None = None
     reclaimable_bytes: int | None = None
+    reclaimable_is_advice: bool = False
     cgroup_bytes: int | None = None
     reserve_bytes: int | None = None
     committed_bytes: int = 0
@@ -91,21 +97,29 @@ class MachineLimits:
         return self.accelerator is not Accelerator.CUDA
 
     def limits(self, budget_bytes: int | None = None) -> list[Limit]:
-        """Every ceiling that applies, the user's first."""
+        """Every ceiling that applies, the user's first: what the machine can hold."""
+        return self._limits(budget_bytes, 1.0, Covers.DEVICE)
+
+    def granted_limits(self, budget_bytes: int | None = None) -> list[Limit]:
+        """What plans are made against: the user's budget, and the soft share of the others."""
+        metal = self.accelerator is Accelerator.METAL
+        return self._limits(budget_bytes, SOFT_SHARE, Covers.UNIFIED if metal else Covers.DEVICE)
+
+    def _limits(self, budget_bytes: int | None, share: float, device: Covers) -> list[Limit]:
         host = Covers.ALL if self.shared_memory else Covers.HOST
         own = Covers.OWN if self.shared_memory else Covers.HOST
         rows = [
-            (BUDGET, budget_bytes, Covers.OWN),
-            (f"{self.accelerator} working set", self.working_set, Covers.DEVICE),
-            ("RAM less reserve", max(0, self.ram_bytes - self.reserve), host),
-            ("cgroup limit", self.cgroup_bytes, own),
+            (BUDGET, budget_bytes, 1.0, Covers.OWN),
+            (f"{self.accelerator} working set", self.working_set, share, device),
+            ("RAM less reserve", max(0, self.ram_bytes - self.reserve), share, host),
+            ("cgroup limit", self.cgroup_bytes, share, own),
         ]
         found = [
-            Limit(name, max(0, size - self.committed_bytes), covers)
-            for name, size, covers in rows
+            Limit(name, max(0, int(size * part) - self.committed_bytes), covers)
+            for name, size, part, covers in rows
             if size is not None
         ]
-        if self.reclaimable_bytes is not None:
+        if self.reclaimable_bytes is not None and not self.reclaimable_is_advice:
             found.append(Limit(RECLAIMABLE, self.reclaimable_bytes, own))
         if self.max_buffer_bytes is not None:
             found.append(Limit("largest buffer", self.max_buffer_bytes, Covers.BUFFER))

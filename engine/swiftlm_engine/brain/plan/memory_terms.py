@@ -31,6 +31,10 @@ MAX_POOL_BYTES = 4 * 2**30
 STREAMING_POOL_BYTES = 2**30
 
 
+# Of a process, wherever its layers compute.
+_AROUND = (EntryKind.PROCESS, EntryKind.WRITE_BUFFERS)
+
+
 class TermSource(StrEnum):
     HEADER = "header"
     FORMULA = "formula"
@@ -88,6 +92,8 @@ class Need:
         own = [term for term in self.terms if term.kind is not EntryKind.PAGE_CACHE]
         if limit.covers is Covers.OWN:
             return sum(term.bytes for term in own)
+        if limit.covers is Covers.UNIFIED:
+            return sum(t.bytes for t in own if t.covers is Covers.DEVICE or t.kind in _AROUND)
         return sum(term.bytes for term in own if term.covers is limit.covers)
 
     def of(self, kind: EntryKind) -> int:

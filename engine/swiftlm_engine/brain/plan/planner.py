@@ -32,7 +32,9 @@ def make_plan(
     """The plan of one model; refused plans are plans too. Raises BadPlanRequest for nonsense."""
     check_request(request, facts)
     request = replace(request, dtype=_dtype(request, machine))
-    fitter = Fitter(facts, request, machine, measured, tuple(machine.limits(request.budget_bytes)))
+    fitter = Fitter(
+        facts, request, machine, measured, tuple(machine.granted_limits(request.budget_bytes))
+    )
     chosen = fitter.best()
     short = chosen is None
     candidate = chosen or fitter.smallest()
@@ -209,6 +211,11 @@ def _warnings(plan: Plan, step: StepCost) -> list[str]:
             f"{gigabytes(plan.available_bytes)} available ({plan.binding.name}); "
             "expect swapping or an abort"
         )
+    if (short := _compresses(plan)) > 0:
+        found.append(
+            f"{gigabytes(short)} more than is free now: macOS will compress what other programs "
+            "hold, and the first answers are slower"
+        )
     unreadable = plan.facts.weights.unreadable_expert
     if unreadable and (plan.refused or plan.layers is not None):
         found.append(
@@ -234,6 +241,15 @@ def _warnings(plan: Plan, step: StepCost) -> list[str]:
     if not plan.refused and plan.speed.decode.high < 1:
         found.append("predicted decode is below one token per second")
     return found
+
+
+def _compresses(plan: Plan) -> int:
+    """What the plan needs beyond what can be had now, where that is no limit."""
+    machine = plan.machine
+    if machine.reclaimable_bytes is None or not machine.reclaimable_is_advice or plan.refused:
+        return 0
+    own = sum(term.bytes for term in plan.terms if term.kind is not EntryKind.PAGE_CACHE)
+    return own - machine.reclaimable_bytes
 
 
 def _why_packed(plan: Plan) -> str:

@@ -55,7 +55,7 @@ def _more_room(fitter: Fitter, refused: Candidate) -> Iterator[str]:
             yield f"--memory-budget {whole_gigabytes(needed)}"
     if machine.committed_bytes:
         alone = replace(machine, committed_bytes=0, reclaimable_bytes=None)
-        if replace(fitter, limits=tuple(alone.limits(request.budget_bytes))).best():
+        if replace(fitter, limits=tuple(alone.granted_limits(request.budget_bytes))).best():
             held = gigabytes(machine.committed_bytes)
             yield f"unload other models, which hold {held} (`swiftlmctl ps`, `unload NAME`)"
             return
@@ -109,5 +109,5 @@ def _longest(fitter: Fitter, request: PlanRequest) -> int | None:
 
 
 def _fits(fitter: Fitter, request: PlanRequest) -> bool:
-    limits = tuple(fitter.machine.limits(request.budget_bytes))
+    limits = tuple(fitter.machine.granted_limits(request.budget_bytes))
     return replace(fitter, request=request, limits=limits).best() is not None
