@@ -9,7 +9,7 @@ from model_headers import Quant, decoder, write_model
 from planned_models import MOE_30B
 
 from swiftlm_engine.brain.facts import SizeFacts, active_share, estimated_facts, read_model
-from swiftlm_engine.brain.plan import Accelerator, MachineLimits, PlanRequest, make_plan
+from swiftlm_engine.brain.plan import SOFT_SHARE, Accelerator, MachineLimits, PlanRequest, make_plan
 from swiftlmd.store import catalogue, fit
 from swiftlmd.store.fit import Fit, FitVerdict
 from swiftlmd.store.names import hub_name
@@ -19,6 +19,8 @@ GB = 10**9
 
 
 def machine(gigabytes: float) -> MachineLimits:
+    """A Mac whose plans may grant so much."""
+    gigabytes /= SOFT_SHARE
     return MachineLimits(
         ram_bytes=int(gigabytes * GB),
         accelerator=Accelerator.METAL,
