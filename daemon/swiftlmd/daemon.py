@@ -63,7 +63,7 @@ from swiftlmd.memory import Governor, Level, RatioStore, Watch, system_device, s
 from swiftlmd.memory.machine import Machine, has_cuda_mlx, wired_without_owner
 from swiftlmd.memory.thermal import system_thermal
 from swiftlmd.planning.disk_speeds import DiskSpeeds
-from swiftlmd.planning.planner import ModelPlanner, prefix_root
+from swiftlmd.planning.planner import ModelPlanner, prefix_disk_bytes, prefix_root
 from swiftlmd.residency.memory_report import PriceCheck, memory_report
 from swiftlmd.residency.preload import Preload
 from swiftlmd.residency.reclaim import EngineReclaimer
@@ -71,6 +71,7 @@ from swiftlmd.residency.residency import Residency
 from swiftlmd.serving.admission import Admission
 from swiftlmd.serving.service import DaemonInfo, Service
 from swiftlmd.store import ModelStore
+from swiftlmd.store.kept_prefixes import KeptPrefixes
 from swiftlmd.store.options import from_settings
 from swiftlmd.store.service import Basis, StoreService
 
@@ -124,6 +125,10 @@ class Daemon:
         )
         self._store_options = from_settings(self._settings(), given.environ, Path.home())
         self._store = ModelStore(given.paths, self._store_options)
+        self._prefixes = PrefixFolders(prefix_root(given.paths))
+        self._kept_prefixes = KeptPrefixes(
+            self._prefixes, self._model_names, lambda: prefix_disk_bytes(self._settings())
+        )
         calibrations = CalibrationStore(given.paths.state / "calibration")
         self._ratios = RatioStore(given.paths.state / "memory-ratios.json")
         disks = DiskSpeeds(given.paths.state / "disk-speeds.json")
@@ -216,6 +221,7 @@ class Daemon:
         if self._guard is not None:
             self._guard.let_in(api_keys(settings))
             self._guard.answer_to(settings.http_allowed_hosts, settings.http_allowed_origins)
+        self._kept_prefixes.look_again()
         self._store.reach(from_settings(settings, self._given.environ, Path.home()))
         self._governor.set_budget(self._machine.measure_budget())
         log.info(
@@ -320,7 +326,7 @@ class Daemon:
             calibration=CalibrationAdmin(self._calibrator),
             sessions=self._sessions,
             metrics=self._metrics,
-            prefixes=PrefixFolders(prefix_root(self._given.paths)),
+            prefixes=self._prefixes,
         )
 
     def _store_service(self) -> StoreService:
@@ -373,9 +379,13 @@ class Daemon:
             ("health", partial(prove_health, given.breaker, given.paths.fatal_file, clock)),
             ("calm", partial(restore_when_calm, self._may_restore, restore, clock)),
             ("preload", self._preload),
+            ("kept prefixes", self._kept_prefixes.run),
             ("log care", partial(shorten_logs, given.paths.logs, clock)),
         ):
             yield restart_on_error(name, chore, clock)
+
+    async def _model_names(self) -> list[str]:
+        return [model.name for model in await self._store.list()]
 
     async def _preload(self) -> None:
         await self._service.list_models()  # status shows what lies here, from the start

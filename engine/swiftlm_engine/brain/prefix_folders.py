@@ -8,19 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 LOCK_FILE = ".lock"
+KEPT_SUFFIXES = (".kv", ".state")
 
 
 def folder_name(model: str) -> str:
     """The name of a model's folder; names of models have slashes."""
     return re.sub(r"[^A-Za-z0-9._-]+", "--", model)
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptFile:
+    path: Path
+    model: Path  # its folder
+    nbytes: int
+    last_used: float  # that of what hangs on it, or later
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +49,44 @@ class PrefixFolders:
         """Deletes everything that no engine uses: bytes by folder, of models that are gone too."""
         freed = {folder.name: self._delete(folder) for folder in self._folders()}
         return {name: nbytes for name, nbytes in freed.items() if nbytes}
+
+    def delete_gone(self, models: Collection[str]) -> dict[str, int]:
+        """Deletes what is kept of models that are not among these: bytes by folder."""
+        there = {folder_name(model) for model in models}
+        gone = [folder for folder in self._folders() if folder.name not in there]
+        freed = {folder.name: self._delete(folder) for folder in gone}
+        return {name: nbytes for name, nbytes in freed.items() if nbytes}
+
+    def trim(
+        self, max_bytes: int, *, but: Path | None = None, older_than: float = math.inf
+    ) -> tuple[int, int]:
+        """Deletes what was used longest ago, of all models together, until `max_bytes` are left.
+
+        What an engine misses is a miss. Of `but` nothing is deleted. The bytes that are left, and
+        those of them outside of `but`.
+        """
+        files = sorted(self._files(), key=lambda file: file.last_used)
+        left = sum(file.nbytes for file in files)
+        others = sum(file.nbytes for file in files if file.model != but)
+        for file in files:
+            if left <= max_bytes or file.last_used >= older_than:
+                break
+            if file.model == but:
+                continue
+            with contextlib.suppress(OSError):
+                file.path.unlink()
+                left, others = left - file.nbytes, others - file.nbytes
+        return left, others
+
+    def _files(self) -> Iterator[_KeptFile]:
+        for model in self._folders():
+            if model.is_symlink():
+                continue
+            for path in model.glob("*/*"):
+                with contextlib.suppress(OSError):
+                    status = path.lstat()
+                    if path.suffix in KEPT_SUFFIXES and stat.S_ISREG(status.st_mode):
+                        yield _KeptFile(path, model, status.st_size, status.st_mtime)
 
     def _folders(self) -> list[Path]:
         try:

@@ -23,6 +23,7 @@ from swiftlm_engine.prefix.block_tree import Block, BlockPath, BlockTree, State,
 from swiftlm_engine.prefix.disk_leaves import DiskLayout, from_bytes, leaf_from_tokens, put_together
 from swiftlm_engine.prefix.fingerprint import Fingerprint
 from swiftlm_engine.prefix.namespace import Deleted, Namespace, load_tree, open_namespace
+from swiftlm_engine.prefix.shared_limit import SharedLimit
 from swiftlm_engine.prefix.snapshot import Cache, give, leaves_of
 from swiftlm_engine.prefix.writer import Disk, PosixDisk, Remove, Touch, Write, Writer
 
@@ -104,9 +105,11 @@ class SsdTier:
         limits: SsdLimits,
         clock: Callable[[], float] = time.time,
         disk: Disk | None = None,
+        shared: SharedLimit | None = None,
     ) -> None:
         self.layout = DiskLayout.of(leaves_of(new_caches()))
         self.limits = limits
+        self._shared = shared
         self.tree = BlockTree(self.layout.window_sizes, bool(self.layout.whole))
         self._clock = clock
         self._disk = disk or PosixDisk()
@@ -358,6 +361,16 @@ class SsdTier:
 
     def _excess(self, nbytes: int) -> int:
         """Bytes that have to go before `nbytes` more may come."""
-        over_limit = self.tree.nbytes + nbytes - self.limits.max_bytes
+        over_limit = self.tree.nbytes + self._others_bytes() + nbytes - self.limits.max_bytes
         free = self._disk.free_bytes(self._namespace.folder) + self._writer.pending_free_bytes
         return max(over_limit, self.limits.min_free_bytes + nbytes - free)
+
+    def _others_bytes(self) -> int:
+        """Of other models in the same folder: the limit is that of all together."""
+        if self._shared is None:
+            return 0
+        self._shared.refresh(self._oldest)
+        return self._shared.others_bytes
+
+    def _oldest(self) -> float:
+        return min((item.last_used for item in self.tree.items()), default=self._clock())

@@ -12,6 +12,7 @@ from swiftlm_engine.load.options import EngineOptions
 from swiftlm_engine.prefix.cache import PrefixCache
 from swiftlm_engine.prefix.fingerprint import fingerprint_of
 from swiftlm_engine.prefix.namespace import FolderInUse
+from swiftlm_engine.prefix.shared_limit import SharedLimit
 from swiftlm_engine.prefix.ssd import SsdLimits, SsdTier
 from swiftlm_engine.ranks import SINGLE_PROCESS, Ranks
 from swiftlm_engine.session.kv_format import KvCaches
@@ -41,10 +42,13 @@ def _ssd_tier(
     options: EngineOptions, kv: KvCaches, folder: Path, template: str, kv_format: str
 ) -> SsdTier | None:
     fingerprint = fingerprint_of(options.folder, template=template, kv_format=kv_format)
-    root = PrefixFolders(folder).of(options.model)
-    limits = SsdLimits(options.prefix_cache_dir_bytes, queue_bytes=WRITE_BUFFER_BYTES)
+    folders = PrefixFolders(folder)
+    root, max_bytes = folders.of(options.model), options.prefix_cache_dir_bytes
+    limits = SsdLimits(max_bytes, queue_bytes=WRITE_BUFFER_BYTES)
     try:
-        return SsdTier(root, fingerprint, kv.make, limits)
+        folders.trim(max_bytes)  # of all models, this one's too: nothing of it is in use yet
+        shared = SharedLimit(folders, root, max_bytes)
+        return SsdTier(root, fingerprint, kv.make, limits, shared=shared)
     except (FolderInUse, OSError) as error:
         log.warning("the prefix cache stays in memory: %s", error)
         return None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 
 from swiftlm_engine.brain.prefix_folders import PrefixFolders
 from swiftlm_engine.prefix.fingerprint import Fingerprint
 from swiftlm_engine.prefix.namespace import open_namespace
+from swiftlm_engine.prefix.shared_limit import SharedLimit
 
 
 @pytest.fixture
@@ -53,3 +57,49 @@ def test_no_name_leads_out_of_the_folder(folders, name):
 def test_where_nothing_was_ever_kept_there_is_nothing_to_delete(folders):
     assert folders.delete("one") == 0
     assert folders.delete_all() == {}
+
+
+def kept(folders: PrefixFolders, model: str, *ages: int) -> None:
+    """One file of 1000 bytes for each age, in seconds."""
+    namespace = open_namespace(folders.of(model), Fingerprint({"model": model}))
+    for age in ages:
+        path = namespace.folder / f"{age}.kv"
+        path.write_bytes(bytes(1000))
+        os.utime(path, (time.time() - age,) * 2)
+    namespace.close()
+
+
+def left(folders: PrefixFolders) -> set[str]:
+    return {f"{path.parents[1].name}/{path.stem}" for path in folders.root.rglob("*.kv")}
+
+
+def test_the_limit_is_that_of_all_models_and_the_oldest_go_first(folders):
+    kept(folders, "one", 50, 10)
+    kept(folders, "two", 40, 20)
+    assert folders.trim(4000) == (4000, 4000)
+    assert folders.trim(2500) == (2000, 2000)
+    assert left(folders) == {"one/10", "two/20"}
+    assert folders.trim(1000, but=folders.of("one")) == (1000, 0)
+    assert left(folders) == {"one/10"}
+
+
+def test_models_that_are_gone_leave_nothing_but_what_an_engine_uses(folders):
+    kept(folders, "org/here", 10)
+    kept(folders, "gone", 10)
+    used = open_namespace(folders.of("used"), Fingerprint({}))
+    assert list(folders.delete_gone(["org/here", "other"])) == ["gone"]
+    assert left(folders) == {"org--here/10"}
+    assert used.folder.exists()
+    used.close()
+
+
+def test_an_engine_counts_what_others_keep_and_takes_what_they_used_before_it(folders):
+    kept(folders, "own", 30)
+    kept(folders, "other", 50, 10)
+    shared = SharedLimit(folders, folders.of("own"), 3000)
+    assert shared.others_bytes == 2000
+    shared._looked -= 100
+    shared.refresh(lambda: time.time() - 30)
+    shared._thread.join(5)
+    assert shared.others_bytes == 1000
+    assert left(folders) == {"own/30", "other/10"}
