@@ -54,6 +54,7 @@ from swiftlmd.lifecycle.background_tasks import (
     restore_when_calm,
     shorten_logs,
     test_after_waking,
+    watch_folders,
 )
 from swiftlmd.lifecycle.instance import Instance
 from swiftlmd.lifecycle.power import SleepGuard, WakeWatch, find_assertion, seconds_with_sleep
@@ -108,7 +109,6 @@ class Daemon:
         self._patience_s: float | None = None  # None = from the settings
         self._drain_limit: asyncio.Timeout | None = None
         self._woken = asyncio.Event()
-        self._config_error = ""
         self._counting = self._settings()  # what was taken over last
         self._guard: Guard | None = None  # of the port, once it listens
         self._lan: LanPort | None = None
@@ -207,12 +207,10 @@ class Daemon:
             changes = self._configuration.reload()
         except ConfigError as error:
             log.error("configuration not reloaded: %s", error)
-            self._config_error = str(error)
             return
         self._took_over(changes)
 
     def _took_over(self, changes: Changes) -> None:
-        self._config_error = ""
         before, settings = self._counting, self._settings()
         self._counting = settings
         self._residency.take_over(before, settings)
@@ -380,6 +378,7 @@ class Daemon:
             ("calm", partial(restore_when_calm, self._may_restore, restore, clock)),
             ("preload", self._preload),
             ("kept prefixes", self._kept_prefixes.run),
+            ("folders", partial(watch_folders, self._store.look_for_folders, clock)),
             ("log care", partial(shorten_logs, given.paths.logs, clock)),
         ):
             yield restart_on_error(name, chore, clock)
@@ -394,8 +393,11 @@ class Daemon:
 
     def _warnings(self) -> list[str]:
         found = []
-        if self._config_error:
-            found.append(f"config.toml is broken and was not reloaded: {self._config_error}")
+        if problem := self._configuration.problem():
+            found.append(
+                f"{problem}; the settings of before are in force, and no restart would work: "
+                f"mend it with `swiftlmctl config edit`"
+            )
         if waiting := self._configuration.waiting_for_restart:
             keys = ", ".join(waiting)
             found.append(f"changed, and holds after `swiftlmctl restart`: {keys}")
@@ -403,6 +405,8 @@ class Daemon:
         if wired := wired_without_owner(self._watch.last, engines):
             found.append(wired)
         found += self._machine.warnings()
+        found += self._store.warnings()
+        found += self._service.names.warnings()
         found += self._preloads.warnings()
         found += self._residency.warnings()
         if self._lan is not None and self._lan.problem:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ctl(home: Path, room_path: str) -> Ctl:
+def ctl_words(home: Path, room_path: str) -> Ctl:
     def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         env = {
             "PATH": os.environ["PATH"],
@@ -37,10 +38,15 @@ def ctl(home: Path, room_path: str) -> Ctl:
             "PYTHONPATH": room_path,
             **environ,
         }
-        command = [sys.executable, "-m", "swiftlmctl", "config", *words]
+        command = [sys.executable, "-m", "swiftlmctl", *words]
         return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
     return run
+
+
+@pytest.fixture
+def ctl(ctl_words: Ctl) -> Ctl:
+    return partial(ctl_words, "config")
 
 
 def test_show_names_who_set_each_value(ctl: Ctl) -> None:
@@ -83,6 +89,14 @@ def test_what_holds_for_one_model_is_set_and_shown(ctl: Ctl, home: Path) -> None
     assert "model has no option 'contxt'" in ctl("set", "model.a.contxt", "1").stderr
 
 
+def test_an_override_by_the_environment_is_said(ctl: Ctl) -> None:
+    done = ctl("set", "http.port", "5600", SWIFTLM_HTTP_PORT="5700")
+    assert done.stdout == (
+        "http.port = 5700 (environment); SWIFTLM_HTTP_PORT in the daemon's environment overrides "
+        "the file\n"
+    )
+
+
 def test_wrong_key_names_the_nearest(ctl: Ctl) -> None:
     done = ctl("set", "http.prot", "1")
     assert done.returncode == 1
@@ -98,12 +112,68 @@ def test_broken_file_is_found_by_validate_and_edit_is_offered(ctl: Ctl, home: Pa
     assert "swiftlmctl config edit" in done.stderr
 
 
-def test_edit_opens_the_editor_and_checks_what_it_left(ctl: Ctl, home: Path) -> None:
+def test_edit_works_on_a_copy_and_takes_only_what_is_sound(ctl: Ctl, home: Path) -> None:
     editor = home / "editor"
     editor.write_text('#!/bin/sh\necho "[nonsense]" > "$1"\n')
     editor.chmod(0o755)
     done = ctl("edit", EDITOR=str(editor))
     assert done.returncode == 1
-    assert "unknown table [nonsense]" in done.stderr
+    assert "config.toml: unknown table [nonsense]" in done.stderr
+    assert "your changes were discarded" in done.stderr
+    assert (home / "config.toml").read_text() == CONFIG  # only a sound text gets there
     editor.write_text('#!/bin/sh\necho "[log]" > "$1"\n')
     assert "is not running; it reads the file when" in ctl("edit", EDITOR=str(editor)).stdout
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"), [("y\n", "[log]\nlevel = 'debug'\n"), ("n\n", CONFIG)]
+)
+def test_at_a_terminal_a_bad_text_is_edited_again_or_discarded(
+    home: Path, room_path: str, answers: str, expected: str
+) -> None:
+    editor = home / "editor"
+    right = "[log]\\nlevel = 'debug'\\n"
+    editor.write_text(
+        '#!/bin/sh\nif grep -q wrong "$1"; then\n'
+        f'printf "{right}" > "$1"\nelse echo \'[wrong]\' > "$1"; fi\n'
+    )
+    editor.chmod(0o755)
+    env = {
+        "PATH": os.environ["PATH"], "HOME": str(home), "SWIFTLM_HOME": str(home),
+        "SWIFTLM_SERVICE_MANAGER": "none", "PYTHONPATH": room_path, "EDITOR": str(editor),
+    }  # fmt: skip
+    ours, theirs = os.openpty()
+    os.write(ours, answers.encode())
+    done = subprocess.run(
+        [sys.executable, "-m", "swiftlmctl", "config", "edit"],
+        env=env, stdin=theirs, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    os.close(ours)
+    os.close(theirs)
+    assert "unknown table [wrong]" in done.stderr
+    assert (home / "config.toml").read_text() == expected
+    assert ("discarded" in done.stderr) == (expected == CONFIG)
+
+
+def test_an_edit_that_meets_another_change_loses_neither(ctl: Ctl, home: Path) -> None:
+    file = home / "config.toml"
+    editor = home / "editor"
+    editor.write_text(f'#!/bin/sh\necho "[log]" > "$1"\necho "[http]" > "{file}"\n')
+    editor.chmod(0o755)
+    done = ctl("edit", EDITOR=str(editor))
+    assert done.returncode == 1
+    assert file.read_text() == "[http]\n"
+    assert (home / "config.toml.edited").read_text() == "[log]\n"
+    assert "config.toml.edited" in done.stderr
+
+
+def test_start_and_restart_refuse_a_file_that_no_daemon_would_start_with(
+    home: Path, ctl_words: Ctl
+) -> None:
+    (home / "config.toml").write_text("[http]\nport = 'x'\n")
+    for verb in ("start", "restart"):
+        done = ctl_words(verb, "--wait", "0")
+        assert done.returncode == 1
+        assert "config.toml: http.port = 'x': must be integer" in done.stderr
+        assert f"`{verb}` changed nothing" in done.stderr
+        assert "swiftlmctl config edit" in done.stderr

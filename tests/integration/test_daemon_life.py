@@ -10,6 +10,7 @@ import signal
 import socket
 import stat
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -311,6 +312,30 @@ async def test_sighup_takes_over_the_file_and_a_broken_one_changes_nothing(place
             "not valid TOML"
             in (await live.admin.reload_config(m.ReloadConfigRequest())).fault.message
         )
+
+
+async def test_what_the_configuration_gets_wrong_is_told_while_the_daemon_serves(
+    place: Home,
+) -> None:
+    disk = place.root / "disk"
+    disk.mkdir()
+    place.paths.config_file.write_text(f'[models]\nfolders = ["{disk}"]\ndefault = "gone"\n')
+    async with daemon(place) as live:
+
+        async def warns_of(*expected: str) -> bool:
+            warnings = (await live.admin.status(m.StatusRequest())).warnings
+            return all(any(words in warning for warning in warnings) for words in expected)
+
+        await eventually(partial(warns_of, "models.default: 'gone' is not here"))
+        assert not await warns_of("config.toml")
+        disk.rmdir()  # its disk is unplugged
+        place.paths.config_file.write_text("[http]\nprot = 1\n")  # and nobody asks for a reload
+        line = "config.toml: unknown option 'http.prot'; did you mean 'http.port'?"
+        await eventually(partial(warns_of, line, "no restart would work"))
+        await eventually(partial(warns_of, f"the folder {disk} (models.folders) is not there"), 15)
+        checks = (await live.admin.doctor(m.DoctorRequest())).checks
+        assert any(line in check.reason and check.status == "warn" for check in checks)
+        assert any(str(disk) in check.reason and check.status == "fail" for check in checks)
 
 
 async def test_broken_config_keeps_the_daemon_from_starting_with_its_own_code(

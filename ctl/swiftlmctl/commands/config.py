@@ -13,6 +13,8 @@ import typer
 from swiftlmctl.commands.options import Json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from swiftlm_proto import messages as m
 
 Key = Annotated[str, typer.Argument(help="As `swiftlmctl config show` lists it: http.port")]
@@ -105,34 +107,103 @@ def _is(entry: m.ConfigEntry, key: str) -> bool:
 
 def _counts(entry: m.ConfigEntry) -> str:
     """What an option is now, and from when on."""
-    later = ""
-    if entry.needs_restart:
+    later = _overridden(entry)
+    if not later and entry.needs_restart:
         later = "; `swiftlmctl restart` makes it count"
-    elif entry.key.partition(".")[0] in ("engine", "model"):
+    elif not later and entry.key.partition(".")[0] in ("engine", "model"):
         later = "; counts when a model is loaded"
     return f"{entry.key} = {entry.value} ({entry.origin}){later}"
 
 
+def _overridden(entry: m.ConfigEntry) -> str:
+    """Who sets the option whatever the file says, if somebody does."""
+    if entry.origin == "environment":
+        name = f"SWIFTLM_{entry.key.replace('.', '_').upper()}"
+        return f"; {name} in the daemon's environment overrides the file"
+    if entry.origin == "flag":
+        return "; a flag of `swiftlmd serve` overrides the file"
+    return ""
+
+
 def edit() -> None:
-    """Edit the file in $EDITOR, check it and apply it."""
+    """Edit a copy of the file in $EDITOR, check it and apply it."""
+    import shutil
+    import tempfile
+    from pathlib import Path
+
+    from swiftlm_proto import user_files
+    from swiftlm_proto.paths import locate
+    from swiftlmctl import output
+
+    path = locate().config_file
+    before = user_files.read(path)
+    folder = Path(tempfile.mkdtemp(prefix="swiftlm-"))  # nobody else may read it
+    try:
+        copy = folder / path.name
+        copy.write_bytes(before or b"")
+        after = _edited(copy, path)
+        if after != (before or b""):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _put(path, after, before)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    output.say(f"{path} is sound")
+    _take_over()
+
+
+def _edited(copy: Path, path: Path) -> bytes:
+    """What the user wants the file to be; raises CtlError when that is nothing sound."""
     import os
     import shlex
     import subprocess
+    import sys
 
-    from swiftlm_proto.paths import locate
+    from swiftlmctl import output
+    from swiftlmctl.commands import config_file
     from swiftlmctl.errors import CtlError
 
-    path = locate().config_file
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    while True:
+        try:
+            done = subprocess.run([*shlex.split(editor), str(copy)], check=False)
+        except OSError as e:
+            raise CtlError(f"the editor {editor!r} cannot be started", hint="set $EDITOR") from e
+        if done.returncode:
+            raise CtlError(f"{editor} ended with code {done.returncode}; {path} is as it was")
+        try:
+            config_file.validate(copy)
+            return copy.read_bytes()
+        except CtlError as e:
+            said = str(e).replace(str(copy), str(path))
+        discarded = f"your changes were discarded; {path} is as it was"
+        if not sys.stdin.isatty():
+            raise CtlError(f"{said}\n{discarded}", hint="`swiftlmctl config edit`")
+        output.warn(said)
+        if not _again():
+            raise CtlError(discarded)
+
+
+def _again() -> bool:
     try:
-        done = subprocess.run([*shlex.split(editor), str(path)], check=False)
-    except FileNotFoundError as e:
-        raise CtlError(f"no editor {editor!r}", hint="set $EDITOR") from e
-    if done.returncode:
-        raise CtlError(f"{editor} ended with code {done.returncode}")
-    validate()
-    _take_over()
+        return input("Edit again? [Y/n] ").strip().lower() in ("", "y", "yes")
+    except EOFError:
+        return False
+
+
+def _put(path: Path, after: bytes, before: bytes | None) -> None:
+    from swiftlm_proto import user_files
+    from swiftlmctl.errors import CtlError
+
+    try:
+        user_files.replace(path, after, before=before)
+    except OSError as e:
+        kept = path.with_name(f"{path.name}.edited")
+        try:
+            user_files.overwrite(kept, after)
+            hint = f"your text is in {kept}"
+        except OSError:
+            hint = "your changes were discarded"
+        raise CtlError(f"{path} was not written: {e.strerror}", hint=hint) from e
 
 
 def _take_over() -> None:

@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from swiftlm_proto import messages as m
 from swiftlm_proto.exit_codes import DaemonExit
@@ -50,9 +51,21 @@ def reload() -> m.ConfigReply | None:
     return reply
 
 
-def validate() -> str:
-    """What the daemon's program says about the file; raises `CtlError` when it is bad."""
-    return _program(["validate"]).strip()
+def validate(file: Path | None = None) -> str:
+    """What the daemon's program says about the file, or about another; raises `CtlError` when it
+    is bad."""
+    return _program(["validate", *(["--file", str(file)] if file else [])]).strip()
+
+
+def refuse_broken(verb: str) -> None:
+    """Raises `CtlError` with the line, before a daemon is stopped that could not start again."""
+    try:
+        done = _ran(["validate"])
+    except (OSError, subprocess.TimeoutExpired):
+        return  # the daemon's own start says what is wrong
+    if done.returncode == DaemonExit.BAD_CONFIG:
+        message = f"{done.stderr.strip()}\n`{verb}` changed nothing: no daemon would start with it"
+        raise CtlError(message, hint="`swiftlmctl config edit`")
 
 
 def _asked(
@@ -68,14 +81,7 @@ def _asked(
 
 
 def _program(words: list[str]) -> str:
-    isolated = "-I" if sys.flags.isolated else "-P"  # nothing from where we were started
-    done = subprocess.run(
-        [sys.executable, isolated, "-m", "swiftlmd", "config", *words],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    done = _ran(words)
     if done.returncode:
         bad = done.returncode == DaemonExit.BAD_CONFIG
         raise CtlError(
@@ -83,3 +89,14 @@ def _program(words: list[str]) -> str:
             hint="`swiftlmctl config edit`" if bad else "",
         )
     return done.stdout
+
+
+def _ran(words: list[str]) -> subprocess.CompletedProcess[str]:
+    isolated = "-I" if sys.flags.isolated else "-P"  # nothing from where we were started
+    return subprocess.run(
+        [sys.executable, isolated, "-m", "swiftlmd", "config", *words],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )

@@ -48,9 +48,10 @@ def register(app: typer.Typer) -> None:
 
 def start(wait: Wait = _READY_S) -> None:
     """Start the daemon, even if it stopped restarting itself."""
-    from swiftlmctl.commands import wait_ready
+    from swiftlmctl.commands import config_file, wait_ready
 
     paths, manager = _here()
+    config_file.refuse_broken("start")
     paths.fatal_file.unlink(missing_ok=True)
     wait_ready.let_leave(paths, manager)
     before = wait_ready.look(paths, manager)
@@ -69,9 +70,10 @@ def stop(force: Kill = False) -> None:
 
 def restart(force: Kill = False, wait: Wait = _READY_S) -> None:
     """Stop the daemon gracefully and start it again."""
-    from swiftlmctl.commands import wait_ready
+    from swiftlmctl.commands import config_file, wait_ready
 
     paths, manager = _here()
+    config_file.refuse_broken("restart")
     paths.fatal_file.unlink(missing_ok=True)
     said = wait_ready.look(paths, manager).said
     manager.restart(force=force)

@@ -60,7 +60,7 @@ class Doctor:
             await _answers("hub cache", self.hub_cache),
         ]
         for name in settings.models_folders:
-            checks.append(await _answers(f"models in {name}", Path(name)))
+            checks.append(await _answers(f"models in {name}", Path(name), wanted=True))
         computes = await device
         metal = [self._metal(computes.device_info)] if self.machine().device == "metal" else []
         return [self._device(computes), *metal, *checks]
@@ -164,20 +164,24 @@ def _address(settings: Settings) -> m.DoctorCheck:
     return _check("address", "pass", f"{listens_at}, with keys")
 
 
-async def _answers(name: str, folder: Path) -> m.DoctorCheck:
-    """The check of a folder; one that does not answer keeps nobody waiting."""
+async def _answers(name: str, folder: Path, *, wanted: bool = False) -> m.DoctorCheck:
+    """The check of a folder; one that does not answer keeps nobody waiting. `wanted`: the
+    configuration names it."""
     try:
         async with asyncio.timeout(_FOLDER_S):
-            return await asyncio.to_thread(_folder, name, folder)
+            return await asyncio.to_thread(_folder, name, folder, wanted)
     except TimeoutError:
         reason = f"{folder} does not answer within {_FOLDER_S:g} s: a sleeping or absent volume"
         return _check(name, "fail", reason)
 
 
-def _folder(name: str, folder: Path) -> m.DoctorCheck:
+def _folder(name: str, folder: Path, wanted: bool) -> m.DoctorCheck:
     try:
         count = len(os.listdir(folder.expanduser()))
     except FileNotFoundError:
+        if wanted:
+            reason = f"{folder} is not there: connect its disk, or take it out of models.folders"
+            return _check(name, "fail", reason, "swiftlmctl config edit")
         return _check(name, "pass", f"{folder} is not there (nothing was put into it)")
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EACCES):

@@ -228,6 +228,8 @@ class AdminService(m.AdminBase):
         if message.restart and status.supervisor == Supervisor.NONE:
             reason = "nobody would start it again; run `swiftlmctl restart`"
             raise grpclib.GRPCError(grpclib.Status.FAILED_PRECONDITION, reason)
+        if message.restart:
+            await self._refuse_broken_file()
         self._shut_down(0.0 if message.now else message.deadline_s or None, message.restart)
         return m.ShutdownReply(in_flight=in_flight, pid=status.pid)
 
@@ -330,6 +332,13 @@ class AdminService(m.AdminBase):
 
     async def cancel(self, message: m.CancelRequest) -> m.CancelReply:
         return m.CancelReply(found=self._service.requests.cancel(message.request_id))
+
+    async def _refuse_broken_file(self) -> None:
+        try:
+            await asyncio.to_thread(self._configuration.check_file)
+        except ConfigError as error:
+            reason = f"{error}; nothing was restarted"
+            raise grpclib.GRPCError(grpclib.Status.FAILED_PRECONDITION, reason) from error
 
     def _bad_config(self, message: str) -> m.ConfigReply:
         fault = m.Fault(kind=Kind.INVALID, message=message)

@@ -10,7 +10,16 @@ from pathlib import Path
 
 from swiftlmd.config.edit import set_value, unset_value, value_of
 from swiftlmd.config.http import http_options
-from swiftlmd.config.load import Configuration, load, model_key, place_of
+from swiftlmd.config.load import (
+    ConfigError,
+    Configuration,
+    checked_document,
+    load,
+    model_key,
+    place_of,
+    read_file,
+)
+from swiftlmd.config.migrate import bring_up_to_date
 from swiftlmd.config.settings import OPTIONS, PER_MODEL, Settings
 from swiftlmd.config.values import shown
 
@@ -46,6 +55,8 @@ class LiveConfiguration:
         self._started_with = configuration.settings
         self._environ = environ
         self._flags = flags
+        self._looked_at: object = None  # the state of the file that `problem` is about
+        self._problem = ""
         self._changing = threading.Lock()  # guards read, change and write of the file
 
     @property
@@ -137,9 +148,21 @@ class LiveConfiguration:
         origin = "file" if name in self.settings.model else "default"
         return ConfigEntry(key, value, origin, f"What holds for {name} alone.", False, "table", "")
 
-    def check(self) -> None:
-        """Raises ConfigError for what a daemon would not start with."""
-        http_options(self.settings)
+    def check_file(self) -> None:
+        """Raises ConfigError if this daemon, started again, would not take the file as it is."""
+        check_file(self.path, self._environ, self._flags)
+
+    def problem(self) -> str:
+        """Why it would not, while the settings of before are in force; the file is read again only
+        when it has changed."""
+        stamp = _stamp(self.path)
+        if stamp != self._looked_at:
+            self._looked_at, self._problem = stamp, ""
+            try:
+                self.check_file()
+            except ConfigError as error:
+                self._problem = str(error)
+        return self._problem
 
     def _refuse_unfit(self, key: str, text: str | None) -> None:
         """Before anything is written."""
@@ -168,3 +191,18 @@ class LiveConfiguration:
             ),
             tuple(option.key for option in changed if option.needs_restart),
         )
+
+
+def check_file(path: Path, environ: Mapping[str, str], flags: Mapping[str, str]) -> None:
+    """Raises ConfigError for a file that `serve` would not start with."""
+    document = read_file(path)
+    bring_up_to_date(document)
+    http_options(checked_document(document, path, environ, flags).settings)
+
+
+def _stamp(path: Path) -> object:
+    try:
+        found = path.stat()
+    except OSError as error:
+        return error.errno
+    return found.st_mtime_ns, found.st_size, found.st_ino

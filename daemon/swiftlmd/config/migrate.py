@@ -26,16 +26,21 @@ def migrate(path: Path, renamed: Mapping[str, str] = RENAMED) -> Path | None:
     Where both names are set the new one holds. Raises ConfigError for a file that is no TOML.
     """
     document = read_file(path)
-    old = [key for key in renamed if _has(document, key)]
-    if not old:
-        return None
     before = tomlkit.dumps(document)
-    for key in old:
-        _move(document, key, renamed[key])
+    if not bring_up_to_date(document, renamed):
+        return None
     kept = path.with_name(f"{path.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
     write_atomically(kept, before)
     write_atomically(path, tomlkit.dumps(document))
     return kept
+
+
+def bring_up_to_date(document: tomlkit.TOMLDocument, renamed: Mapping[str, str] = RENAMED) -> bool:
+    """The same in memory; whether there was an old key."""
+    old = [key for key in renamed if _has(document, key)]
+    for key in old:
+        _move(document, key, renamed[key])
+    return bool(old)
 
 
 def _has(document: tomlkit.TOMLDocument, key: str) -> bool:

@@ -14,8 +14,9 @@ _INTRO = """\
 of `swiftlmd serve` goes before `SWIFTLM_TABLE_NAME` in the environment, that before `config.toml`,
 that before the default. A table `[model."NAME"]` goes before all of these for its model; only an
 option of `swiftlmctl load` goes before the table. `swiftlmctl config set KEY VALUE` edits the file
-and keeps its comments; `config edit` opens it and checks it. An unknown key is an error that names
-the nearest one. Both tell the running daemon, as SIGHUP does (in a terminal, SIGHUP ends it), and
+and keeps its comments; `config edit` opens a copy and takes it only when it is sound. An unknown
+key is an error that names the nearest one. Both tell the running daemon, as SIGHUP does (in a
+terminal, SIGHUP ends it), and
 say what counts at once: "restart" marks what waits for the next start of the daemon. `[engine]`
 takes effect when a model is loaded.
 

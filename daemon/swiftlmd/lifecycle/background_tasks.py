@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 _PAUSE_S = 5.0
 _CALM_S = 60.0
 _LOG_CARE_S = 600.0
+_FOLDERS_S = 10.0
 
 
 async def restart_on_error(name: str, chore: Callable[[], Awaitable[None]], clock: Clock) -> None:
@@ -67,3 +68,10 @@ async def shorten_logs(folder: Path, clock: Clock) -> None:
     while True:
         await clock.sleep(_LOG_CARE_S)
         await asyncio.to_thread(cut)
+
+
+async def watch_folders(look: Callable[[], Awaitable[None]], clock: Clock) -> None:
+    """Disks come and go."""
+    while True:
+        await look()
+        await clock.sleep(_FOLDERS_S)

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from swiftlmd.config.settings import Settings
 
 DEFAULT = "default"
+_USUAL = Settings().models_default  # its absence is no mistake of anybody's
 
 
 class ModelNames:
@@ -19,9 +20,29 @@ class ModelNames:
         self._settings = settings
         self._latest_used = latest_used
         self._known: frozenset[str] = frozenset()
+        self._has_learned = False
 
     def learn(self, names: Iterable[str]) -> None:
-        self._known = frozenset(names)
+        self._known, self._has_learned = frozenset(names), True
+
+    def warnings(self) -> list[str]:
+        """What the configuration names and is not here."""
+        if not self._has_learned:
+            return []
+        settings = self._settings()
+        found = [
+            f"models.aliases: '{alias}' means '{model}', which is not here"
+            for alias, model in settings.models_aliases.items()
+            if model != DEFAULT and model not in self._known
+        ]
+        configured = settings.models_default
+        if configured != _USUAL and configured not in {*self._known, *settings.models_aliases}:
+            instead = self.default()
+            served = f"get '{instead}'" if instead in self._known else "are refused"
+            found.append(
+                f"models.default: '{configured}' is not here; requests that name no model {served}"
+            )
+        return found
 
     def knows(self, name: str) -> bool:
         return name in self._known

@@ -58,6 +58,10 @@ class LocalModels:
             found[name] = dataclasses.replace(model, name=name)
         return sorted(found.values(), key=lambda model: model.name)
 
+    def absent(self) -> tuple[Path, ...]:
+        """Folders of the user's that are not there: a disk was unplugged, or a name mistyped."""
+        return tuple(path for path in self.options.folders if not path.exists())
+
     def _own(self) -> Iterator[StoredModel]:
         for path in self._folders(self.models_folder):
             source = (

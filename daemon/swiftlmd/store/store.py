@@ -51,6 +51,7 @@ class ModelStore:
         self._shelf = LocalModels(paths.models, options or default_options(), self._records)
         self._pulls = Pulls(paths, self._records, self._shelf)
         self._jobs = Jobs()
+        self._absent: tuple[Path, ...] = ()
         self._resumed: set[asyncio.Task[None]] = set()
 
     def reach(self, options: StoreOptions) -> None:
@@ -66,6 +67,17 @@ class ModelStore:
     async def list(self) -> list[StoredModel]:
         """Everything that looks like a model, broken ones with the reason, by name."""
         return await asyncio.to_thread(self._shelf.models)
+
+    async def look_for_folders(self) -> None:
+        """Finds out for `warnings`; may take as long as a sleeping disk."""
+        self._absent = await asyncio.to_thread(self._shelf.absent)
+
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(
+            f"the folder {path} (models.folders) is not there, nor are its models: "
+            f"connect its disk, or change it with `swiftlmctl config edit`"
+            for path in self._absent
+        )
 
     async def find(self, name: str) -> StoredModel | None:
         """The model of that name, ready or not; a folder that takes long to read is waited for."""

@@ -314,6 +314,19 @@ def test_a_reload_of_a_broken_file_keeps_what_was(file: Path) -> None:
     assert live.settings == Settings()
 
 
+def test_a_file_that_somebody_broke_is_known_while_the_settings_of_before_hold(
+    file: Path,
+) -> None:
+    live = LiveConfiguration(load(file, {}, {}), {}, {})
+    assert live.problem() == ""
+    file.write_text("[http]\nhost = '0.0.0.0'\n")  # nobody has asked for a reload
+    assert "no API key is set" in live.problem()
+    with pytest.raises(ConfigError):
+        live.check_file()
+    file.write_text("[log]\nlevel = 'debug'\n")
+    assert live.problem() == ""
+
+
 def test_entries_are_all_options_or_those_of_a_table(file: Path) -> None:
     live = LiveConfiguration(load(file, {}, {}), {}, {})
     assert len(live.entries()) == len(OPTIONS)

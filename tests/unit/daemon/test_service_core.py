@@ -517,6 +517,20 @@ def test_the_default_may_itself_be_an_alias() -> None:
     assert found.resolve("x") == "small"
 
 
+def test_names_in_the_configuration_that_mean_nothing_are_told() -> None:
+    found = names("org/large", models_default="gone", models_aliases={"fast": "lost", "x": "small"})
+    assert found.warnings() == [
+        "models.aliases: 'fast' means 'lost', which is not here",
+        "models.default: 'gone' is not here; requests that name no model get 'org/large'",
+    ]
+    assert names(None, models_default="gone").warnings() == [
+        "models.default: 'gone' is not here; requests that name no model are refused"
+    ]
+    assert names(models_default="x", models_aliases={"x": "small", "y": "default"}).warnings() == []
+    assert names().warnings() == []  # nobody chose the usual one
+    assert ModelNames(lambda: Settings(models_default="gone"), lambda: None).warnings() == []
+
+
 def _bring(world: World, name: str) -> None:
     """Another program copies a model; nobody tells the daemon."""
     store: FakeStore = world.service._store  # type: ignore[assignment]
