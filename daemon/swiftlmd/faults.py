@@ -90,12 +90,16 @@ class ModelNotFound(ServiceError):
 
     def __init__(self, name: str, known: list[str]) -> None:
         listed = ", ".join(known) if known else "none yet"
-        near = difflib.get_close_matches(name.lower(), known, n=1)
+        spelled = {known_name.lower(): known_name for known_name in known}
+        spelled |= {key.rpartition("/")[2]: value for key, value in spelled.items()}
+        near = [spelled[key] for key in difflib.get_close_matches(name.lower(), spelled, n=1)]
+        advice = "`swiftlmctl models search WORDS` finds others"
+        if "/" in name:  # as the hub's names have; no hub has a plain word
+            advice = f"fetch it with `swiftlmctl pull {shlex.quote(name)}`"
         meant = f"did you mean '{near[0]}'? " if near else ""
         super().__init__(
             Kind.INVALID,
-            f"model '{name}' is not here; {meant}models on this machine: {listed}; "
-            f"fetch it with `swiftlmctl pull {shlex.quote(name)}`",
+            f"model '{name}' is not here; {meant}models on this machine: {listed}; {advice}",
             param="model",
             code="model_not_found",
             status=404,

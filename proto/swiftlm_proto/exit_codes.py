@@ -41,6 +41,7 @@ class CtlExit(IntEnum):
     TIMEOUT = 5
     DENIED = 6
     VERSION_MISMATCH = 7
+    DOES_NOT_FIT = 8  # `plan`: the answer is no
 
 
 # An engine that ends with RANK_LOST says in its log, after this, which rank on which host it was.

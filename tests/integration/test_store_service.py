@@ -45,7 +45,12 @@ def store(hub: FakeHub, tmp_path: Path) -> ModelStore:
 @pytest.fixture
 async def stub(store: ModelStore, tmp_path: Path) -> AsyncIterator[m.StoreStub]:
     async def planning() -> Basis:
-        machine = MachineLimits(16 * GB, accelerator=Accelerator.METAL, reserve_bytes=0)
+        machine = MachineLimits(
+            16 * GB,
+            accelerator=Accelerator.METAL,
+            working_set_bytes=16 * GB,
+            reserve_bytes=0,
+        )
 
         def plan(name: str, source: Path | ModelFacts, *, here: bool) -> Plan:
             facts = source if isinstance(source, ModelFacts) else read_model(source)

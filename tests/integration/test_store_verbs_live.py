@@ -184,3 +184,45 @@ async def test_killed_daemon_goes_on_with_its_pull(place: Home, hub: FakeHub) ->
     starts = [served.start for served in hub.log if served.path.startswith("/cdn/")]
     assert len(starts) == 2
     assert starts[1] > 100_000
+
+
+async def test_a_hub_model_is_planned_before_it_is_fetched_and_fetched_on_first_use(
+    live: LiveDaemon, place: Home
+) -> None:
+    plan = json.loads(await ctl(place, "plan", NAME, "--json"))
+    assert (plan["here"], plan["strategy"]) == (False, "resident")
+    assert plan["checkpoint_bytes"] > 0
+    assert NAME not in await ctl(place, "models")
+    refused = await ctl(place, "plan", NAME, "--memory-budget", "1MB", code=8)
+    assert "short" in refused
+    said = await ctl(place, "load", NAME, code=1)  # nobody can be asked
+    assert "takes" in said
+    assert "--yes" in said
+    assert "is loaded" in await ctl(place, "load", NAME, "--yes")
+    assert NAME in await ctl(place, "models")
+    assert json.loads(await ctl(place, "plan", NAME, "--json"))["here"]
+
+
+async def test_a_plain_word_is_answered_with_the_nearest_local_name(
+    live: LiveDaemon, place: Home
+) -> None:
+    for verb in (("load", "Tinny"), ("run", "-m", "Tinny", "hi"), ("plan", "Tinny")):
+        said = await ctl(place, *verb, code=1)
+        assert "did you mean 'tiny'?" in said
+        assert "pull" not in said
+
+
+async def test_a_folders_path_works_wherever_a_name_does(live: LiveDaemon, place: Home) -> None:
+    folder = place.root / "elsewhere" / "mine"
+    folder.mkdir(parents=True)
+    for name, content in model_files().items():
+        (folder / name).write_bytes(content)
+    assert json.loads(await ctl(place, "plan", "./elsewhere/mine", "--json"))["here"]
+    assert "is loaded" in await ctl(place, "load", str(folder))
+    await ctl(place, "run", "-m", "./elsewhere/mine", "hello")
+    assert "verdict" in await ctl(place, "models", "show", str(folder))
+    assert "is unloaded" in await ctl(place, "unload", "./elsewhere/mine")
+    assert "does not exist" in await ctl(place, "load", "./nowhere", code=1)
+    for weights in (*folder.glob("*.safetensors"), *folder.glob("*.bin")):
+        weights.unlink()
+    assert "*.safetensors" in await ctl(place, "load", "./elsewhere/mine", code=1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swiftlmctl.commands.options import Json
+from swiftlmctl.commands.options import Json, model_name
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -18,8 +18,15 @@ if TYPE_CHECKING:
     from swiftlmctl.commands import chat_loop
 
 OfModel = Annotated[
-    str, typer.Option("--model", "-m", help="Model name (default: the default model).")
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        help="Model name, or a folder's path (default: the default model).",
+        callback=model_name,
+    ),
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Fetch a model that is not here.")]
 System = Annotated[str, typer.Option("--system", "-s", help="System prompt.")]
 MaxTokens = Annotated[
     int | None,
@@ -54,16 +61,18 @@ def run(
     seed: Seed = None,
     think: Think = None,
     verbose: Verbose = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Answer one prompt."""
     from swiftlmctl import client, output
-    from swiftlmctl.commands import chat_loop
+    from swiftlmctl.commands import chat_loop, first_use
 
     text = sys.stdin.read() if prompt == "-" else prompt
     wishes = chat_loop.Wishes(model, system, max_tokens, temperature, seed, think)
 
     async def verb(daemon: client.Daemon) -> chat_loop.Answer:
+        await first_use.loaded(daemon, model, yes=yes)
         talk = chat_loop.Conversation(daemon, wishes)
         return await talk.ask(text, chat_loop.silent if json else output.write)
 
@@ -84,14 +93,16 @@ def chat(
     seed: Seed = None,
     think: Think = None,
     verbose: Verbose = False,
+    yes: Yes = False,
 ) -> None:
     """Chat with a model; /help lists commands, Ctrl-D exits."""
     from swiftlmctl import client
-    from swiftlmctl.commands import chat_loop
+    from swiftlmctl.commands import chat_loop, first_use
 
     wishes = chat_loop.Wishes(model, system, max_tokens, temperature, seed, think)
 
     async def verb(daemon: client.Daemon) -> None:
+        await first_use.loaded(daemon, model, yes=yes)
         await _talk(chat_loop.Conversation(daemon, wishes), verbose)
 
     client.call(verb)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -77,6 +78,11 @@ def _message(role: str, text: str) -> m.Message:
 
 def _take(event: m.SequenceEvent, answer: Answer, write: Writer) -> None:
     _, news = betterproto2.which_one_of(event, "event")
+    if isinstance(news, m.Progress):
+        _note(f"reading the prompt {_share(news):.0%}")
+        return
+    if not answer.text and not answer.reasoning:
+        _note("")
     if isinstance(news, m.Delta):
         if news.reasoning and not answer.reasoning:
             write("<think>")
@@ -89,6 +95,17 @@ def _take(event: m.SequenceEvent, answer: Answer, write: Writer) -> None:
         client.check(news.fault)
         answer.finish_reason = (news.reason.name or "").lower()
         answer.usage, answer.timings = news.usage, news.timings
+
+
+def _share(progress: m.Progress) -> float:
+    return progress.done_tokens / progress.total_tokens if progress.total_tokens else 0.0
+
+
+def _note(text: str) -> None:
+    """One line on a terminal's error stream that the next one, or the answer, replaces."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
 
 
 def silent(text: str) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swiftlm_proto.exit_codes import CtlExit
 from swiftlmctl.commands.options import Force, Json, Model, layers
 
 if TYPE_CHECKING:
@@ -128,6 +129,9 @@ def load(
         typer.Option("--keep-alive", help="Unload after this idle time: 10m, 2h, 0, never."),
     ] = None,
     pin: Annotated[bool, typer.Option("--pin", help="Never unload it to make room.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Fetch a model that is not here.")
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Load even if the plan or the weights check refuses.")
     ] = False,
@@ -136,7 +140,7 @@ def load(
     """Load a model into memory and wait until it answers."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
-    from swiftlmctl.commands import durations
+    from swiftlmctl.commands import durations, first_use
     from swiftlmctl.views import progress
 
     options = m.LoadOptions(
@@ -160,6 +164,7 @@ def load(
     request = m.LoadModelRequest(model=model, options=options, pin=pin, force=force)
 
     async def verb(daemon: client.Daemon) -> m.OperationEvent:
+        await first_use.fetched(daemon, model, yes=yes)
         return await progress.follow(daemon.admin.load(request), f"load {model}", json=json)
 
     last = client.call(verb)
@@ -248,7 +253,10 @@ def plan(
     cpu_weights: CpuWeights = None,
     json: Json = False,
 ) -> None:
-    """Show what a model would take, before anything is loaded."""
+    """Show what a model would take, before anything is loaded or fetched.
+
+    Exits with 8 where it does not fit.
+    """
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
     from swiftlmctl.views import report_tables
@@ -276,6 +284,14 @@ def plan(
         output.say(reply.plan)
     else:
         report_tables.show(reply.plan)
+    if is_refused(reply.plan):
+        raise typer.Exit(CtlExit.DOES_NOT_FIT)
+
+
+def is_refused(plan: str) -> bool:
+    import json
+
+    return bool(json.loads(plan).get("strategy") == "refused")
 
 
 def mem(json: Json = False) -> None:

@@ -82,12 +82,13 @@ def show(model: Model, json: Json = False) -> None:
     from swiftlmctl.views import model_table, report_tables
 
     found, _ = _listed()
-    match = [status for status in found if status.model == model]
+    match = [status for status in found if model in (status.model, status.path)]
     if not match:
         names = ", ".join(status.model for status in found) or "none yet"
         raise CtlError(
             f"no model {model!r} here; there are: {names}", hint=f"`swiftlmctl pull {model}`"
         )
+    model = match[0].model
     fit = _fits(model).get(model)
     if json:
         output.show_json({**output.plain(match[0]), "fit": output.plain(fit)})

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+
+def model_name(text: str) -> str:
+    """A folder's path as the daemon must hear it: it has another working directory."""
+    if text.startswith(("/", "./", "../", "~")):
+        return str(Path(text).expanduser().absolute())
+    return text
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Model = Annotated[str, typer.Argument(help="A name as in `swiftlmctl models`.", show_default=False)]
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A name as in `swiftlmctl models`, or a folder's path.",
+        show_default=False,
+        callback=model_name,
+    ),
+]
 OptionalModel = Annotated[
-    str, typer.Argument(help="A name as in `swiftlmctl models` (default: the default model).")
+    str,
+    typer.Argument(
+        help="A name as in `swiftlmctl models`, or a folder's path (default: the default model).",
+        callback=model_name,
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Do not wait for requests in flight.")]
 

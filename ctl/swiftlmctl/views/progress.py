@@ -18,11 +18,16 @@ _PLAIN_STEPS = 10
 
 
 async def follow(
-    events: AsyncIterator[m.OperationEvent], title: str, *, json: bool
+    events: AsyncIterator[m.OperationEvent], title: str, *, json: bool, aside: bool = False
 ) -> m.OperationEvent:
-    """Reads to the end; the closing event. Raises `CtlError` when the operation failed."""
+    """Reads to the end; the closing event. Raises `CtlError` when the operation failed.
+
+    `aside`: on the error stream, since the other carries an answer.
+    """
     if json:
         shown = _json_lines(events)
+    elif aside:
+        shown = _bar(events, title, aside=True)
     elif output.on_terminal():
         shown = _bar(events, title)
     else:
@@ -56,8 +61,9 @@ async def _lines(
 
 
 async def _bar(
-    events: AsyncIterator[m.OperationEvent], title: str
+    events: AsyncIterator[m.OperationEvent], title: str, *, aside: bool = False
 ) -> AsyncIterator[m.OperationEvent]:
+    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
     columns = (
@@ -66,7 +72,7 @@ async def _bar(
         TextColumn("{task.percentage:>3.0f}%"),
         TextColumn("{task.fields[words]}", style="dim"),
     )
-    with Progress(*columns, transient=True) as progress:
+    with Progress(*columns, transient=True, console=Console(stderr=aside)) as progress:
         task = progress.add_task(title, total=1.0, words="")
         async for event in events:
             _advance(progress, task, event)

@@ -33,7 +33,9 @@ from swiftlmd.http.sessions import Sessions
 from swiftlmd.lifecycle.supervisor import Supervisor
 from swiftlmd.serving.service import Service
 from swiftlmd.store import ModelStore
+from swiftlmd.store.names import is_hub_name, is_path
 from swiftlmd.store.service import to_event
+from swiftlmd.store.types import ModelSource, StoredModel
 
 _STAGES = {
     m.LoadEventStage.READING: "reading",
@@ -81,6 +83,22 @@ class AdminService(m.AdminBase):
         self._prefixes = prefixes
         self._log_folder = log_folder
 
+    async def _named(self, model: str) -> str:
+        """What the owner of this machine calls a model: a name, or the path of its folder, which is
+        listed from then on. Raises ServiceError for a folder that holds no model."""
+        if not is_path(model):
+            return await self._service.named(model)
+        models = await self._store.list()
+
+        def listed(path: Path) -> str:
+            meant = path.expanduser().resolve()
+            return next((x.name for x in models if x.path.resolve() == meant), "")
+
+        return (
+            await asyncio.to_thread(listed, Path(model))
+            or (await self._store.add(Path(model))).name
+        )
+
     async def status(self, message: m.StatusRequest) -> m.DaemonStatus:
         return await self._service.status()
 
@@ -91,7 +109,7 @@ class AdminService(m.AdminBase):
 
     async def load(self, message: m.LoadModelRequest) -> AsyncIterator[m.OperationEvent]:
         try:
-            name = await self._service.named(message.model)
+            name = await self._named(message.model)
             settings = options_over(self._configuration.settings.for_model(name), message.options)
             async for event in self._service.residency.load(
                 name, settings, pin=message.pin, force=message.force
@@ -108,7 +126,7 @@ class AdminService(m.AdminBase):
 
     async def unload(self, message: m.UnloadModelRequest) -> m.UnloadModelReply:
         try:
-            name = await self._service.named(message.model)
+            name = await self._named(message.model)
             done = await self._service.residency.unload(name, force=message.force)
         except ServiceError as error:
             return m.UnloadModelReply(fault=error.to_fault())
@@ -118,7 +136,7 @@ class AdminService(m.AdminBase):
 
     async def pin(self, message: m.PinModelRequest) -> m.PinModelReply:
         try:
-            name = await self._service.named(message.model)
+            name = await self._named(message.model)
             self._service.residency.pin(name, message.pinned)
         except ServiceError as error:
             return m.PinModelReply(fault=error.to_fault())
@@ -237,7 +255,7 @@ class AdminService(m.AdminBase):
         request = message.request or m.GenerateRequest()
         request.client = "swiftlmctl"
         try:
-            name = await self._service.named(message.model)
+            name = await self._named(message.model)
             with self._metrics.generation("admin", name) as tally:
                 events = self._service.generate(name, request, route="admin", client="swiftlmctl")
                 async with aclosing(events):
@@ -261,10 +279,8 @@ class AdminService(m.AdminBase):
     async def plan(self, message: m.PlanModelRequest) -> m.PlanModelReply:
         residency = self._service.residency
         try:
-            name = await self._service.named(message.model)
-            stored = await self._store.find(name)
-            if stored is None:
-                raise ModelNotFound(name, [model.name for model in await self._store.list()])
+            name = await self._named(message.model)
+            stored = await self._store.find(name) or await self._outlined(name)
             settings = options_over(self._configuration.settings.for_model(name), message.options)
             place = partial(self._planner.place, stored, settings)
             others = residency.held_bytes(besides=name)
@@ -277,12 +293,30 @@ class AdminService(m.AdminBase):
             return m.PlanModelReply(fault=error.to_fault())
         return m.PlanModelReply(plan=placement.plan)
 
+    async def _outlined(self, name: str) -> StoredModel:
+        """A model of the hub by its configuration and headers, before anything is fetched."""
+        if not is_hub_name(name):
+            raise ModelNotFound(name, [model.name for model in await self._store.list()])
+        outline = await self._store.outline(name)
+        return StoredModel(
+            name=name,
+            path=outline.path,
+            source=ModelSource.HUB,
+            size_bytes=outline.size_bytes,
+            ready=False,
+            reason="not fetched",
+            model_type="",
+            context=0,
+            quantization="",
+            vision=False,
+        )
+
     async def memory(self, message: m.MemoryRequest) -> m.MemoryReply:
         return m.MemoryReply(ledger=json.dumps(self._memory()))
 
     async def calibrate(self, message: m.CalibrateRequest) -> AsyncIterator[m.OperationEvent]:
         try:
-            name = await self._service.named(message.model)
+            name = await self._named(message.model)
             async with aclosing(self._calibration.calibrate(name, full=message.full)) as events:
                 async for event in events:
                     yield event
@@ -291,7 +325,7 @@ class AdminService(m.AdminBase):
 
     async def calibrations(self, message: m.CalibrationsRequest) -> m.CalibrationsReply:
         try:
-            name = await self._service.named(message.model) if message.model else ""
+            name = await self._named(message.model) if message.model else ""
             return await self._calibration.answer(name, message)
         except ServiceError as error:
             return m.CalibrationsReply(fault=error.to_fault())
@@ -301,7 +335,7 @@ class AdminService(m.AdminBase):
 
     async def cache_control(self, message: m.CacheControlRequest) -> m.CacheControlReply:
         stats: dict[str, str] = {}
-        wanted = await self._service.named(message.model) if message.model else ""
+        wanted = await self._named(message.model) if message.model else ""
         try:
             for resident in self._service.residency.residents:
                 if resident.engine is not None and wanted in ("", resident.name):

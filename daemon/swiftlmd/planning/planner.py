@@ -88,7 +88,7 @@ class ModelPlanner:
             plan = way.ranks[0].plan if way else None
             if plan is None:
                 plan = await asyncio.to_thread(
-                    self.weigh, model.path, settings, limits, force=force
+                    self.weigh, model.path, settings, limits, force=force, here=model.ready
                 )
             sampling = await asyncio.to_thread(
                 sampling_profile, model.path, settings.engine_sampling
@@ -104,7 +104,7 @@ class ModelPlanner:
             needed_bytes=plan.total_bytes,
             fits=not plan.refused,
             refusal=f"model '{model.name}' {plan.summary}",
-            plan=json.dumps(plan.to_json()),
+            plan=json.dumps(plan.to_json() | {"here": model.ready}),
             forced=plan.forced,
             expanded_bytes=plan.expansion.added_bytes if plan.expansion else 0,
             price_request=plan.request_bytes,

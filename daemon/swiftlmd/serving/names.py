@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
 from swiftlmd.config.settings import Settings
+from swiftlmd.store import catalogue
 
 DEFAULT = "default"
 _USUAL = Settings().models_default  # its absence is no mistake of anybody's
@@ -72,6 +73,8 @@ class ModelNames:
         if name in self._known:
             return name
         target = self._alias(name)
+        if target is None and (repo := catalogue.repo_of(name)) in self._known:
+            return repo
         if target is not None:
             return self.default() if target == DEFAULT else target
         return self.default() if settings.models_unknown == "default" else name

@@ -5,10 +5,15 @@ an outline of the repository (`refresh`) gives the exact ones.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+
+_BETWEEN = re.compile(r"[\s:_]+")
+_ENDINGS = re.compile(r"-(4bit|mxfp4-q8)$")
+_MIDDLES = re.compile(r"-(instruct|it)(-\d{4})?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,13 @@ class CatalogueEntry:
     vision: bool
 
     @property
+    def short_names(self) -> frozenset[str]:
+        """Its title and its repository's name, with and without what all of them end in."""
+        own = _spelled(self.repo.rpartition("/")[2])
+        bare = _ENDINGS.sub("", own)
+        return frozenset({_spelled(self.title), own, bare, _MIDDLES.sub("", bare)})
+
+    @property
     def size_bytes(self) -> int:
         return int(self.parameters_b * 1e9 * self.bits_per_weight / 8)
 
@@ -40,6 +52,17 @@ def entry(repo: str) -> CatalogueEntry | None:
     """The hub's names do not differ by case alone."""
     wanted = repo.casefold()
     return next((found for found in entries() if found.repo.casefold() == wanted), None)
+
+
+def repo_of(name: str) -> str:
+    """The repository that a short name means (`qwen3-8b`, `qwen3:8b`); empty where none is."""
+    wanted = _spelled(name)
+    found = (x.repo for x in entries() if "/" in x.repo and wanted in x.short_names)
+    return next(found, "")
+
+
+def _spelled(name: str) -> str:
+    return _BETWEEN.sub("-", name.strip().casefold())
 
 
 def table(listed: Iterable[CatalogueEntry]) -> str:

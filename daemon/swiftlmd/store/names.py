@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from swiftlmd.store import catalogue
 from swiftlmd.store.errors import BadModelName
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -22,6 +23,7 @@ class HubName:
 
 def hub_name(name: str, revision: str = "") -> HubName:
     """`ORG/NAME`, `ORG/NAME@REVISION` or its web address; raises BadModelName."""
+    name = catalogue.repo_of(name) or name
     text = next((name.removeprefix(a) for a in _ADDRESSES if name.startswith(a)), name)
     repo, _, stated = text.partition("@")
     chosen = revision or stated
@@ -33,6 +35,15 @@ def hub_name(name: str, revision: str = "") -> HubName:
     if (chosen and not _REVISION.fullmatch(chosen)) or ".." in chosen:
         raise BadModelName(f"'{chosen}' is not the name of a revision")
     return HubName(repo, chosen)
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether the hub could have it: `ORG/NAME`, or a short name of the catalogue."""
+    try:
+        hub_name(name)
+    except BadModelName:
+        return False
+    return True
 
 
 def is_path(name: str) -> bool:

@@ -117,6 +117,8 @@ class Pulls:
     def add(self, folder: Path, name: str) -> StoredModel:
         """Notes a folder of the user's; broken models are listed with their reason."""
         folder = folder.expanduser().absolute()
+        if not folder.exists():
+            raise BadModelName(f"{folder} does not exist")
         if not (folder / "config.json").is_file() and not has_gguf(folder):
             raise BadModelName(f"{folder} has no config.json; it is not a model folder")
         chosen = name or folder.name

@@ -190,6 +190,7 @@ class Plan:
             "model_type": self.facts.model_type,
             "dtype": self.request.dtype or self.facts.dtype,
             "quantisation": self.facts.quantisation.describe(),
+            "checkpoint_bytes": self.facts.checkpoint_bytes,
             "strategy": self.strategy.value,
             "summary": self.summary,
             "context": self.settings.context,
