@@ -16,7 +16,7 @@ from swiftlm_engine.turboquant.formats import MAX_HEAD_DIM, MIN_HEAD_DIM, KVForm
 
 Config = Mapping[str, Any]  # config.json
 
-_FULL = "full_attention"
+_FULL = ("full_attention", "attention")  # Granite's hybrids say it shorter
 _SINK_TYPES = frozenset({"gpt_oss"})
 _SHARING_KEYS = ("num_kv_shared_layers", "use_cla")
 
@@ -104,7 +104,7 @@ def _model_reason(text: Config) -> str:
 def _layer_reason(text: Config, index: int) -> str:
     kinds = text.get("layer_types")
     if kinds and index < len(kinds):
-        return "" if kinds[index] == _FULL else kinds[index].replace("_", " ")
+        return "" if kinds[index] in _FULL else kinds[index].replace("_", " ")
     pattern = text.get("sliding_window_pattern")
     if isinstance(pattern, str):  # EXAONE 4: one letter per layer, L for local
         return "sliding attention" if pattern and pattern[index % len(pattern)] == "L" else ""

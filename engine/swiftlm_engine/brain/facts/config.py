@@ -82,6 +82,12 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "cohere2": {"sliding_window_pattern": 4, "tie_word_embeddings": True},
     "mamba": {"num_attention_heads": 1, "conv_kernel": 4},  # it has no heads: one as wide as it is
     "phixtral": {"model_dim": 2560, "num_heads": 32, "num_layers": 32, "num_vocab": 51200},
+    "bailing_moe_v3": {"head_dim": 128, "layer_group_size": 4, "kv_lora_rank": 512,
+                       "qk_rope_head_dim": 64},
+    "muse_glimmer": {"num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
+                     "sliding_window": 2048},
+    "gear": {"sliding_window": 512},
+    "gemma2": {"attn_logit_softcapping": 50.0},
     "plamo3": {"head_dim": 128, "num_attention_heads": 32, "num_key_value_heads": 4,
                "window_size": 2048, "sliding_window_pattern": 8},
     "llama": {"tie_word_embeddings": True},
