@@ -42,7 +42,7 @@ class PrefixedArrays:
             padding = None if mask is None else mask.mask
             tails = self.tails, values.tails
             return attend_prefixed(queries, common, tails, padding, scale, sinks)
-        rows = list(zip(self.tails.arrays, values.tails.arrays, strict=True))
+        rows = [tail.keys_and_values() for tail in self.tails.rows]
         return attend_prefixed_rows(queries, common, rows, scale, sinks)
 
 

@@ -53,7 +53,7 @@ class RowCaches:
 
     def __init__(self, unpadded: bool = False, prefers_padding: bool = True) -> None:
         """`unpadded`: the model's attention is routed, so exact KV may be kept row by row.
-        `prefers_padding`: rows of nearly one length are padded even then."""
+        `prefers_padding`: rows of nearly one length are padded even then (the CPU back end)."""
         self._num_rows = 0
         self._merged: Caches = []  # merged, or one row's own
         self._separate: list[Caches] = []  # one list per row, for caches that are not merged
@@ -84,7 +84,7 @@ class RowCaches:
     def extend(self, rows: list[Caches]) -> None:
         """Adds several rows. Padded ones that are there already are copied."""
         for cache in (c for row in rows for c in row if isinstance(c, SharedKVCache)):
-            self._sharing, cache.in_parts = cache.sharing, self._can_unpad
+            self._sharing, cache.in_parts = cache.sharing, self._takes_parts
         mergeable = all(hasattr(c, "merge") for row in rows for c in row)
         if mergeable and not self._separate and self._choose(rows):
             self._join(rows)
@@ -117,6 +117,8 @@ class RowCaches:
 
     def forward(self, model: Any, inputs: mx.array) -> mx.array:
         """Logits (B, V) after the inputs (B,); lazy."""
+        if self._separate or (self._num_rows == 1 and not self._takes_parts):
+            self._gather_lone_rows()
         for handed in self._handed() - self._tried:
             self._try(model, inputs, handed)
         if not self._separate:
@@ -129,6 +131,19 @@ class RowCaches:
         )
 
     # -- joining and leaving
+
+    @property
+    def _takes_parts(self) -> bool:
+        """On the CPU back end plain operations over several buffers are as fast as over one. On a
+        GPU they take many times as long; there a kernel reads the buffers of several rows, and a
+        lone row is copied into one."""
+        return self._can_unpad and self._prefers_padding
+
+    def _gather_lone_rows(self) -> None:
+        for caches in self._separate or [self._merged]:
+            for cache in caches:
+                if isinstance(cache, SharedKVCache):
+                    cache.gather()
 
     def _join(self, rows: list[Caches]) -> None:
         if self._num_rows > 1:
@@ -172,7 +187,7 @@ class RowCaches:
         if type(row) is KVCache and self._sharing is not None:
             row = SharedKVCache.of(row, self._sharing)
         if isinstance(row, SharedKVCache):
-            row.in_parts = self._can_unpad
+            row.in_parts = self._takes_parts
         return row
 
     def _split_up(self) -> None:
@@ -193,7 +208,7 @@ class RowCaches:
 
     def _choose(self, rows: list[Caches]) -> bool:
         """How exact KV is merged from here on; False where the rows cannot be merged so."""
-        common = self._common_with(rows) if self._can_unpad else 0
+        common = self._common_with(rows) if self._takes_parts else 0
         sizes = self._sizes_with(rows, common)
         if sizes.prefixed > MAX_PADDING * sizes.held:
             common, sizes.common = 0, 0.0  # they share more than their first tokens
@@ -242,7 +257,7 @@ class RowCaches:
         if self._num_rows > 1 and self._common:
             return {_Handed.PREFIX}
         rows = [c for merged in self._merged for c in _singles(merged)]
-        shared = (c for c in rows if isinstance(c, SharedKVCache))
+        shared = (c for c in rows if isinstance(c, SharedKVCache) and c.in_parts)
         parts = {_Handed.PARTS} if any(len(c.table.holds) > 1 for c in shared) else set()
         unpadded = self._num_rows > 1 and not self._is_padded
         return parts | ({_Handed.ROWS} if unpadded else set())

@@ -2,8 +2,8 @@
 
 mlx-lm's `BatchKVCache` pads every row to the longest one, and a join copies all of them: one
 prompt of 8,000 tokens beside fifteen of three held eleven times what was priced. Here a row takes
-what it holds, joining and leaving copy nothing, and attention is computed row by row without
-padding. Linear layers still see all rows at once.
+what it holds, joining and leaving copy nothing, and attention is computed without padding: on a GPU
+by one kernel over all rows, else row by row. Linear layers still see all rows at once.
 
 A model gets `RowArrays` where it expects keys and values. All it may do with them is to hand them
 to its attention, which `turboquant.routing` sends to `attend_rows`; layers that share KV may do so,
@@ -22,15 +22,16 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 from swiftlm_engine.brain.kv_extents import Extent
 from swiftlm_engine.kv.parts_attention import KVParts
 from swiftlm_engine.kv.shared_cache import KVBuffer, SharedKVCache, extents_of, held_nbytes
+from swiftlm_engine.kv.slots import SlotAttention, slots_of
 
 Attention = Callable[..., mx.array]
 
 
 class RowArrays:
-    """Keys or values of all rows, (1, H, N, d) each with an N of its own, or in several parts."""
+    """The keys, or the values, of all rows; where they are is asked when attention wants them."""
 
-    def __init__(self, arrays: list[mx.array | KVParts]) -> None:
-        self.arrays = arrays
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
 
     def attend_rows(
         self,
@@ -38,17 +39,40 @@ class RowArrays:
         queries: mx.array,
         values: RowArrays,
         mask: RowMasks | None,
-        **options: Any,
+        *,
+        scale: float,
+        sinks: mx.array | None = None,
+        kernels: SlotAttention | None = None,
     ) -> mx.array:
-        """(B, Hq, 1, d) queries over these keys -> the same shape, a row at a time. Lazy."""
-        masks = mask.masks if mask is not None else [None] * len(self.arrays)
-        rows = zip(_split(queries), self.arrays, values.arrays, masks, strict=True)
-        outs = [
-            k.attend_rows(attention, q, v, m, **options)
-            if isinstance(k, KVParts)
-            else attention(q, k, v, None, mask=m, **options)
-            for q, k, v, m in rows
-        ]
+        """(B, Hq, 1, d) queries over these keys -> the same shape. Lazy. In one go by `kernels`
+        where there are some, else row by row."""
+        if kernels is not None and mask is None:
+            slots = slots_of(self.rows)
+            if kernels.fits(queries, slots[0].keys, slots[0].values):
+                return kernels.attend(queries, slots, scale, sinks)
+        if kernels is not None:  # a GPU's own attention wants one array
+            for row in self.rows:
+                if isinstance(row, SharedKVCache):
+                    row.gather()
+        return self._one_by_one(attention, queries, mask, scale, sinks)
+
+    def _one_by_one(
+        self,
+        attention: Attention,
+        queries: mx.array,
+        mask: RowMasks | None,
+        scale: float,
+        sinks: mx.array | None,
+    ) -> mx.array:
+        extra = {} if sinks is None else {"sinks": sinks}
+        masks = mask.masks if mask is not None else [None] * len(self.rows)
+        outs = []
+        for q, row, m in zip(_split(queries), self.rows, masks, strict=True):
+            k, v = row.fetch() if isinstance(row, SharedKVCache) else row.keys_and_values()
+            if isinstance(k, KVParts):
+                outs.append(k.attend_rows(attention, q, v, m, scale=scale, **extra))
+            else:
+                outs.append(attention(q, k, v, None, mask=m, scale=scale, **extra))
         return mx.concatenate(outs)  # (B, Hq, 1, d)
 
 
@@ -79,14 +103,14 @@ class UnpaddedCache:
             raise ValueError("rows without padding take one token at a time")
         self.offset = self.offset + 1
         new = zip(self.rows, _split(keys), _split(values), strict=True)
-        if isinstance(self.rows[0], SharedKVCache):
-            # Written first: a view of a buffer that is still to be written would cost a copy.
-            for row, k, v in new:
+        # All are written before any is read: a view of a buffer that is still to be written would
+        # cost a copy.
+        for row, k, v in new:
+            if isinstance(row, SharedKVCache):
                 row.append(k, v)
-            held = [row.fetch() for row in self.rows]
-        else:
-            held = [row.update_and_fetch(k, v) for row, k, v in new]
-        return RowArrays([k for k, _ in held]), RowArrays([v for _, v in held])
+            else:
+                row.update_and_fetch(k, v)
+        return RowArrays(self.rows), RowArrays(self.rows)
 
     def make_mask(self, N: int, **options: Any) -> RowMasks | None:
         masks = [row.make_mask(N, **options) for row in self.rows]

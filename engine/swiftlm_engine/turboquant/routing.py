@@ -16,6 +16,7 @@ import mlx.nn as nn
 from mlx_lm.models import base
 
 from swiftlm_engine.turboquant.cache import TurboBatchKVCache, TurboKVCache
+from swiftlm_engine.turboquant.kernels.rows import row_kernels
 
 _NAME = "scaled_dot_product_attention"
 
@@ -56,8 +57,10 @@ class _Routed:
         mask: mx.array | str | None,
         sinks: mx.array | None = None,
     ) -> mx.array:
-        extra = {} if sinks is None else {"sinks": sinks}
+        extra: dict[str, Any] = {} if sinks is None else {"sinks": sinks}
         if hasattr(keys, "attend_rows"):  # run.unpadded_cache: exact KV, row by row
+            if hasattr(keys, "rows") and mx.default_device().type == mx.DeviceType.gpu:
+                extra["kernels"] = row_kernels()
             attention = self._original
             return keys.attend_rows(attention, queries, values, mask, scale=scale, **extra)
         if not isinstance(cache, TurboKVCache | TurboBatchKVCache):
