@@ -27,6 +27,7 @@ from swiftlmd.admin.self_check import self_check
 from swiftlmd.admin.socket import NotOurs, SocketInUse, bound_socket, private_folder
 from swiftlmd.cluster import join as join_command
 from swiftlmd.config import command as config_command
+from swiftlmd.config.edit import hash_keys
 from swiftlmd.config.http import http_options
 from swiftlmd.config.live import LiveConfiguration
 from swiftlmd.config.load import ConfigError, Configuration, load
@@ -80,6 +81,7 @@ def serve(paths: Paths, flags: Mapping[str, str], command: list[str]) -> int:
         kept = migrate(paths.config_file)
         if kept is not None:
             print(f"swiftlmd: config.toml was brought up to date; the old one is {kept}")
+        hash_keys(paths.config_file)
         configuration = load(paths.config_file, os.environ, flags)
         return _serve(paths, configuration, flags, supervisor, command)
     except AlreadyRunning as error:

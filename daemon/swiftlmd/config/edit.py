@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,23 @@ def set_value(path: Path, key: str, text: str, environ: Mapping[str, str]) -> Co
     if option.name == "http_api_keys":
         value = [key_hash(text) for text in value]
     return _change(path, place, value, environ)
+
+
+def hash_keys(path: Path) -> None:
+    """Keys that somebody wrote into the file as they are become hashes there, where it can be
+    written."""
+    with contextlib.suppress(OSError, ConfigError):  # who reads it next says what is wrong with it
+        before = user_files.read(path)
+        document = read_file(path)
+        http = document.unwrap().get("http")
+        keys = http.get("api_keys", []) if isinstance(http, dict) else []
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+            return
+        hashed = [key_hash(key) for key in keys]
+        if hashed != keys:
+            section: Any = document["http"]  # Any: as below
+            section["api_keys"] = hashed
+            user_files.replace(path, tomlkit.dumps(document).encode(), before=before)
 
 
 def value_of(key: str, text: str | None) -> Any:

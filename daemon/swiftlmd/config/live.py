@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from swiftlmd.config.edit import set_value, unset_value, value_of
+from swiftlmd.config.edit import hash_keys, set_value, unset_value, value_of
 from swiftlmd.config.http import http_options
 from swiftlmd.config.load import (
     ConfigError,
@@ -171,6 +171,7 @@ class LiveConfiguration:
             http_options(dataclasses.replace(self.settings, **{place.option.name: value}))
 
     def _reload(self) -> Changes:
+        hash_keys(self.path)
         found = load(self.path, self._environ, self._flags)
         http_options(found.settings)
         return self._take(found)

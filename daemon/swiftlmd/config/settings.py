@@ -46,6 +46,8 @@ class Option:
     maximum: float
     secret: bool
     local_only: bool  # a path, environment or hashes: never set over HTTP
+    pattern: str  # of a text, as a regular expression; `takes` says it in words
+    takes: str
     holds_models: bool  # names of models, or paths: no path over HTTP
 
     @property
@@ -69,6 +71,8 @@ def _option(
     secret: bool = False,
     local_only: bool = False,
     holds_models: bool = False,
+    pattern: str = "",
+    takes: str = "",
 ) -> Any:
     metadata = {
         "form": form,
@@ -80,6 +84,8 @@ def _option(
         "secret": secret,
         "local_only": local_only,
         "holds_models": holds_models,
+        "pattern": pattern,
+        "takes": takes,
     }
     if isinstance(default, Mapping):
         frozen = types.MappingProxyType(dict(default))
@@ -244,7 +250,11 @@ class Settings:
         _INTEGER, 0, "Requests that may wait for a slot; 0 = 64.", maximum=100_000
     )
     engine_gpu_layers: str = _option(
-        _TEXT, "all", "Layers on the accelerator: all, auto or a number."
+        _TEXT,
+        "all",
+        "Layers on the accelerator: all, auto or a number.",
+        pattern="all|auto|[0-9]{1,6}",
+        takes="all, auto or a number of layers",
     )
     engine_stream_experts: str = _option(
         _TEXT, "auto", "Read experts from disk as needed.", choices=("auto", "on", "off")
@@ -344,6 +354,7 @@ class Settings:
         _DURATION,
         25.0,
         "Time that running requests get to finish; supervisors kill after 45s.",
+        maximum=30,
     )
     power_prevent_sleep: bool = _option(
         _SWITCH, False, "Keep the machine awake while requests run."

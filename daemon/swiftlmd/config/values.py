@@ -46,6 +46,8 @@ def checked(option: Option, value: Any) -> Any:  # Any: TOML holds any type unti
         raise BadValue(option, value) from error
     if option.choices and result not in option.choices:
         raise BadValue(option, value)
+    if option.pattern and not re.fullmatch(option.pattern, str(result)):
+        raise BadValue(option, value)
     if isinstance(result, int | float) and not option.minimum <= result <= _maximum(option):
         raise BadValue(option, value)
     return result
@@ -94,6 +96,12 @@ def expected(option: Option) -> str:
     """What the option takes, in words."""
     if option.choices:
         return "one of " + ", ".join(choice or '""' for choice in option.choices)
+    if option.takes:
+        return option.takes
+    if option.form is Form.DURATION and option.maximum < 2**62:
+        return (
+            f'seconds, or "{option.minimum or 1:g}s", from {option.minimum:g} to {option.maximum:g}'
+        )
     if option.form in (Form.INTEGER, Form.NUMBER) and option.maximum < 2**62:
         return f"{option.form.value} from {option.minimum:g} to {option.maximum:g}"
     if option.form in (Form.INTEGER, Form.NUMBER, Form.DURATION) and option.minimum > 0:
@@ -115,7 +123,8 @@ def size_bytes(text: str, whole: int) -> int | None:
 
 
 def _maximum(option: Option) -> float:
-    return NEVER if option.form is Form.DURATION else option.maximum
+    unbounded = option.form is Form.DURATION and option.maximum >= 2**62
+    return NEVER if unbounded else option.maximum
 
 
 def _text(value: object) -> str:

@@ -159,6 +159,42 @@ def test_api_keys_are_hashed_before_they_are_written(file: Path) -> None:
     assert key_hashes(found.settings) == key_hashes(Settings(http_api_keys=("opensesame",)))
 
 
+def test_api_keys_that_an_editor_wrote_are_hashed_when_they_are_taken_over(file: Path) -> None:
+    live = LiveConfiguration(load(file, {}, {}), {}, {})
+    file.write_text('[http]\n# mine\napi_keys = ["opensesame"] # two\nport = 6000\n')
+    live.reload()
+    text = file.read_text()
+    assert "opensesame" not in text
+    assert key_hash("opensesame") in text
+    assert "# mine" in text
+    assert key_hashes(live.settings) == key_hashes(Settings(http_api_keys=("opensesame",)))
+    for broken in ("[http]\napi_keys = 3\n", "http = 3\n", "[http\n"):
+        file.write_text(broken)
+        with pytest.raises(ConfigError):
+            live.reload()
+        assert file.read_text() == broken
+
+
+@pytest.mark.parametrize(
+    ("key", "good", "bad", "words"),
+    [
+        ("service.drain", "30s", "45s", "from 0 to 30"),
+        ("service.drain", "0", "never", "from 0 to 30"),
+        ("cluster.lost_after", "1h", "never", "from 1 to 3600"),
+        ("engine.gpu_layers", "12", "foo", "all, auto or a number of layers"),
+        ("engine.gpu_layers", "auto", "-1", "all, auto or a number of layers"),
+    ],
+)
+def test_a_value_that_would_fail_later_is_refused_when_it_is_set(
+    file: Path, key: str, good: str, bad: str, words: str
+) -> None:
+    live = LiveConfiguration(load(file, {}, {}), {}, {})
+    live.set(key, good)
+    with pytest.raises(ConfigError, match=words):
+        live.set(key, bad)
+    assert live.settings == load(file, {}, {}).settings
+
+
 def test_secrets_are_never_shown() -> None:
     option = OPTIONS["http.api_keys"]
     assert "hush" not in shown(option, ("hush",))
