@@ -6,6 +6,7 @@ of the parser that is chosen for it as the same call, from the first token after
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -200,3 +201,53 @@ def test_thinking_is_switched_off_by_every_template_that_can_and_else_by_a_budge
                 refused.append((name, effort, str(error)))
     assert not refused
     assert unswitched == UNSWITCHED
+
+
+ARGUMENTS = {"city": "Paris, <b>", "days": 3, "tags": ["a", "b"], "opts": {"x": True}}
+RICH = ToolSpec(
+    "get_weather",
+    "Weather now",
+    {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "Where"},
+            "days": {"type": "integer", "description": "How long"},
+            "tags": {"type": "array", "items": {"type": "string"}, "description": "Which"},
+            "opts": {
+                "type": "object",
+                "properties": {"x": {"type": "boolean", "description": "Whether"}},
+                "additionalProperties": False,
+                "description": "How",
+            },
+        },
+    },
+)
+UNREAD = ["meetkai-functionary-medium-v3.2"]  # of 2024, in a form of its own
+# Whose templates want what transformers does not give them.
+FOREIGN = {
+    "fireworks-ai-llama-3-firefunction-v2": "functions",
+    "llama-cpp-deepseek-r1": "a filter of llama.cpp",
+}
+
+
+def test_what_every_template_writes_of_a_call_the_parser_of_its_model_reads(templates):
+    unread = []
+    for name, template in sorted(templates.items()):
+        if name in FOREIGN:
+            continue
+        lists = ("<|tool_call_start|>", "<|tool_call_end|>") if name.startswith("LFM2-") else ()
+        text = text_of("{%- set bos_token = '' -%}" + template, lists)
+        call = ToolCall("call12345", RICH.name, json.dumps(ARGUMENTS))
+        asked = Message("assistant", (TextPart(""),), tool_calls=(call,))
+        result = Message("tool", (TextPart("20 degrees"),), tool_call_id=call.id)
+        prompt = text.render(Chat((QUESTION, asked, result), (RICH,)))
+        find, at, calls = text.format.finder((RICH,)), 0, []
+        while (block := find(prompt.text, at)) is not None:
+            calls += block.calls
+            at = max(block.end, at + 1)
+        read = (RICH.name, ARGUMENTS) in [(n, json.loads(a or "{}")) for n, a in calls]
+        if not read:
+            unread.append(name)
+        # What cannot be read is not promised.
+        assert bool(text.tool_format) == (read and text.template.knows_tools), name
+    assert unread == UNREAD

@@ -18,6 +18,7 @@ TAG_PAIRS = (
     ("<think:opensource>", "</think:opensource>"),
     ("<|inner_prefix|>", "<|inner_suffix|>"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|think|>", "<|end|>"),
 )
 # Where the tags are put together from pieces, the switch or the channel gives it away.
 _SWITCHES = re.compile(

@@ -12,6 +12,7 @@ from swiftlm_engine.grammar.gemma_grammar import gemma
 from swiftlm_engine.grammar.lark import GrammarBuilder, in_order, part_of
 from swiftlm_engine.grammar.tagged_grammar import ANY_OBJECT, Tags, shapes_of, tagged
 from swiftlm_engine.text.chat import ToolSpec
+from swiftlm_engine.text.tools.nested_tags import TAG_MARK
 from swiftlm_engine.text.tools.pythonic_calls import BARE_KEY
 from swiftlm_engine.text.tools.schema import CannotHold, Shape
 from swiftlm_engine.text.tools.tagged_value import ValueStyle
@@ -58,14 +59,20 @@ def _written(builder: GrammarBuilder, syntax: CallSyntax, tool: ToolSpec) -> str
         raise CannotHold(f"tool '{tool.name}': {error}") from error
 
 
-def syntax_of(family: str, template: str, vocabulary: Mapping[str, int]) -> CallSyntax:
+def syntax_of(
+    family: str, template: str, vocabulary: Mapping[str, int], suffix: str = ""
+) -> CallSyntax:
     """The way of a family, and of the version of it that the template speaks."""
     if family == "mistral":
         return _MISTRAL if "[ARGS]" in vocabulary else _MISTRAL_LIST
     if family == "deepseek":
         return _DEEPSEEK_V3 if "function<｜tool▁sep｜>" in template else _DEEPSEEK
-    if family == "dsml":
-        return _dsml(template)
+    if family in ("dsml", "gigachat35"):
+        return _dsml(template, "DSML" if family == "dsml" else "GCML")
+    if family == "gigachat":
+        return _GIGACHAT if "<|function_call|>" in template else _GIGACHAT_3
+    if family == "hunyuan":
+        return _hunyuan(suffix)
     return _SYNTAXES.get(family, _HERMES)
 
 
@@ -109,6 +116,13 @@ def _kimi_k2(builder: GrammarBuilder, tool: ToolSpec) -> str:
 def _xtml(builder: GrammarBuilder, tool: ToolSpec) -> str:
     head = builder.literal(f'<|open|>call tool="{tool.name}" index="')
     return f"{head} /[1-9][0-9]?/ {tagged(_XTML_TAGS)(builder, tool)}"
+
+
+def _solar_open(builder: GrammarBuilder, tool: ToolSpec) -> str:
+    start = builder.literal("<|tool_call:begin|>")
+    head = builder.literal(f"<|tool_call:name|>{tool.name}<|tool_call:args|>")
+    end = builder.literal("<|tool_call:end|>")
+    return f"{start} /[A-Za-z0-9_-]{{4,24}}/ {head} {json_arguments(builder, tool)} {end}"
 
 
 def _pythonic(builder: GrammarBuilder, tool: ToolSpec) -> str:
@@ -159,10 +173,16 @@ _DEEPSEEK_V3 = CallSyntax(
 )
 
 
-def _dsml(template: str) -> CallSyntax:
-    space = " " if re.search(r"<｜DSML｜ ", template) else ""
+_GIGACHAT = CallSyntax("<|function_call|>", _around('{"name": "NAME", "arguments": ', "}"))
+_GIGACHAT_3 = CallSyntax(
+    "function call<|role_sep|>\n", _around('{"name": "NAME", "arguments": ', "}")
+)
+
+
+def _dsml(template: str, name: str) -> CallSyntax:
+    space = " " if re.search(f"<｜{name}｜ ", template) else ""
     block = "calls" if space else "function_calls" if "function_calls" in template else "tool_calls"
-    token = f"｜DSML｜{space}"
+    token = f"｜{name}｜{space}"
     return _invoke(token + block, token, ' string="IS_STRING"')
 
 
@@ -197,6 +217,23 @@ def _glm(prefix: str) -> CallSyntax:
         avoid=(end,),
     )
     return CallSyntax(start, tagged(tags), separator=end + start, end=end)
+
+
+def _hunyuan(suffix: str) -> CallSyntax:
+    start, end = f"<tool_call{suffix}>", f"</tool_call{suffix}>\n"
+    key, value = f"arg_key{suffix}", f"arg_value{suffix}"
+    tags = Tags(
+        f"{start}NAME<tool_sep{suffix}>\n",
+        f"<{key}>KEY</{key}>\n<{value}>",
+        f"</{value}>",
+        end,
+        ValueStyle.LITERAL,
+        keys=r"[^<>\s](?:[^<>]*[^<>\s])?",
+        after="\n",
+        avoid=(end.strip(),),
+    )
+    section, section_end = f"<tool_calls{suffix}>", f"</tool_calls{suffix}>"
+    return CallSyntax(section, tagged(tags), open="\n", end=section_end)
 
 
 def _invoke(
@@ -239,7 +276,57 @@ _XTML_TAGS = Tags(
     keys=r"(?s:.+)",
     escaped=True,
 )
+_SOLAR_TAGS = Tags(
+    "<|tool_call:start|>NAME\n",
+    "<|tool_arg:start|>KEY<|tool_arg:value|>",
+    "<|tool_arg:end|>",
+    "<|tool_call:end|>",
+    after="\n",
+    avoid=("<|tool_call:end|>",),
+)
+_MINIMAX_M3_TAGS = Tags(
+    f'{TAG_MARK}<invoke name="NAME">',
+    f"{TAG_MARK}<KEY>",
+    f"{TAG_MARK}</KEY>",
+    f"{TAG_MARK}</invoke>\n",
+    keys=r"(?!item$)[^<>/\s](?:[^<>]*[^<>\s])?",
+    avoid=(TAG_MARK,),
+)
+_PLAMO = "<|plamo:{}:plamo|>"
 _SYNTAXES = {
+    "minimax_m3": CallSyntax(
+        f"{TAG_MARK}<tool_call>",
+        tagged(_MINIMAX_M3_TAGS),
+        open="\n",
+        end=f"{TAG_MARK}</tool_call>",
+    ),
+    "solar_open": CallSyntax("<|tool_calls|>", _solar_open),
+    "solar_open_2": CallSyntax("", tagged(_SOLAR_TAGS), separator="\n"),
+    "apertus": _list("<|tools_prefix|>", "<|tools_suffix|>", _around('{"NAME": ', "}")),
+    "plamo": CallSyntax(
+        _PLAMO.format("begin_tool_requests"),
+        _around(
+            "".join(map(_PLAMO.format, ("begin_tool_request", "begin_tool_name")))
+            + "NAME"
+            + "".join(map(_PLAMO.format, ("end_tool_name", "begin_tool_arguments"))),
+            "".join(map(_PLAMO.format, ("end_tool_arguments", "end_tool_request"))),
+        ),
+        end=_PLAMO.format("end_tool_requests"),
+    ),
+    "internlm": CallSyntax(
+        "<|action_start|><|plugin|>",
+        _around('\n{"name": "NAME", "parameters": ', "}<|action_end|>"),
+        separator="<|action_start|><|plugin|>",
+    ),
+    "pangu": _list("[unused11]", "[unused12]", _JSON_CALL),
+    "olmo": CallSyntax("<function_calls>", _pythonic, separator="\n", end="</function_calls>"),
+    "command_r": CallSyntax(
+        "Action:",
+        _around('{"tool_name": "NAME", "parameters": ', "}"),
+        open=" ```json\n[\n",
+        separator=",\n",
+        end="\n]\n```",
+    ),
     "hermes": _HERMES,
     "qwen": _qwen("tool_call"),
     "seed": _qwen("seed:tool_call"),

@@ -326,7 +326,8 @@ class ConstraintCompiler:
 
     @property
     def _syntax(self) -> CallSyntax:
-        return syntax_of(self._format.call_family, self._template, self._vocabulary)
+        known = self._format
+        return syntax_of(known.call_family, self._template, self._vocabulary, known.family.suffix)
 
     def _prelude(self, opening: str, thinks: bool) -> Prelude | None:
         if self._format.harmony:

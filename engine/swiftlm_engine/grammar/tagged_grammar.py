@@ -8,7 +8,7 @@ what the grammar lets through is read back as a value that the schema accepts.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swiftlm_engine.grammar.lark import GrammarBuilder, Schema, part_of
 from swiftlm_engine.grammar.raw_strings import either, not_beginning, terminal_of, without
@@ -98,6 +98,7 @@ def _member(builder: GrammarBuilder, tags: Tags, key: str, schema: Schema, root:
     if re.fullmatch(tags.keys, key) is None:
         raise CannotHold("this model's way of writing calls has no place for such a name")
     param = tags.param.replace("KEY", _attribute(tags, key))
+    tags = replace(tags, param_end=tags.param_end.replace("KEY", key))
     found = alternatives(schema, root)
     if not found:
         raise CannotHold("nothing satisfies its schema")

@@ -305,14 +305,26 @@ def _facts(
         limits.parallel,
         limits.prefill_chunk,
         kv.facts.fingerprint,
-        (*weights.notes, *kv.notes, *_streaming_notes(options, weights.streaming)),
+        (
+            *weights.notes,
+            *kv.notes,
+            *_streaming_notes(options, weights.streaming),
+            *_tool_notes(text),
+        ),
         weights.expanded.note if weights.expanded else "",
         kv.report(),
         vision,
         text.format.reasons,
-        text.format.name if text.template.knows_tools else "",
+        text.tool_format,
         device_facts(),
     )
+
+
+def _tool_notes(text: ModelText) -> tuple[str, ...]:
+    if not text.template.knows_tools or text.tool_format:
+        return ()
+    note = "tools are off: its chat template writes calls in a form that is not known here"
+    return (note,)
 
 
 def _streaming_notes(options: EngineOptions, streaming: StreamingReport | None) -> tuple[str, ...]:

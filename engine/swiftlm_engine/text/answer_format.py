@@ -47,6 +47,7 @@ XTML_MARKUP = (
     "<|end_of_msg|>",
 )
 COHERE_MARKUP = ("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
+SOLAR_MARKUP = ("<|begin|>assistant", "<|content|>", "<|end|>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,9 @@ class AnswerFormat:
 
 def _markup(family: ToolFamily) -> tuple[str, ...]:
     """What a family writes around an answer, to no one."""
-    return {"kimi_k3": XTML_MARKUP, "cohere": COHERE_MARKUP}.get(family.name, ())
+    known = {"kimi_k3": XTML_MARKUP, "cohere": COHERE_MARKUP, "solar_open": SOLAR_MARKUP}
+    known["minimax_m3"] = ("</mm:think>",)  # it says so where it has not thought
+    return known.get(family.name, ())
 
 
 def _pattern(controls: Collection[str]) -> re.Pattern[str] | None:

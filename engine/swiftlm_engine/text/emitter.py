@@ -19,6 +19,7 @@ from swiftlm_engine.text.events import (
 from swiftlm_engine.text.markers import unmarked
 from swiftlm_engine.text.replay import RawCalls
 from swiftlm_engine.text.stops import StopMatcher
+from swiftlm_engine.text.tools.json_stream import completion
 
 
 def openai_call_id() -> str:
@@ -42,7 +43,7 @@ class _Call:
     id: str  # ours
     written_id: str | None  # the model's
     index: int | None = None  # once shown
-    fragments: list[str] = field(default_factory=list)
+    fragments: list[str] = field(default_factory=list)  # of its arguments
 
 
 class Emitter:
@@ -177,9 +178,8 @@ class Emitter:
         if self._call is None or not fragment:
             return
         fragment = unmarked(fragment)
-        if self._call.index is None:
-            self._call.fragments.append(fragment)
-        elif not self._is_silent:
+        self._call.fragments.append(fragment)
+        if self._call.index is not None and not self._is_silent:
             self._events.append(ToolCallDelta(self._call.index, fragment))
 
     def close_call(self) -> None:
@@ -212,12 +212,23 @@ class Emitter:
         """The text since the last complete call is no call."""
         if not self.call_is_shown:
             self.content(raw)
-        self._call = None
+        self._leave_call()
 
     def drop_call(self) -> None:
         """The text ended inside a call."""
-        self._call = None
+        self._leave_call()
         self._held_space = ""
+
+    def _leave_call(self) -> None:
+        """A call that is out in part is completed: nobody gets broken JSON."""
+        call, self._call = self._call, None
+        if call is None or call.index is None or self._is_silent:
+            return
+        rest = completion("".join(call.fragments))
+        if rest is not None:
+            if rest:
+                self._events.append(ToolCallDelta(call.index, rest))
+            self.completed_ids.append(call.id)
 
     def _show_call(self, call: _Call) -> None:
         if self._is_silent:

@@ -57,7 +57,7 @@ class HarmonyReader:
         self._held = ""
         self._raw = ""
         self._written = ""  # the header of the message being read
-        self._json = JsonStream()
+        self._json = JsonStream(lenient=True)
         self.push(header)
 
     @property
@@ -107,7 +107,7 @@ class HarmonyReader:
         header, self._header = unmarked(self._header), ""
         self._written = header.removeprefix("<|start|>assistant") + unmarked(self._markers.message)
         if to.route is HarmonyChannel.CALL:
-            self._json = JsonStream()
+            self._json = JsonStream(lenient=True)
             self._emitter.open_call(to.name)
 
     def _read_body(self, to: Destination) -> bool:
@@ -158,6 +158,9 @@ class HarmonyReader:
         if to.route is HarmonyChannel.REASONING:
             self._emitter.end_reasoning()
         elif to.route is HarmonyChannel.CALL and not self._json.done:
+            if not cut:
+                for segment in self._json.end():
+                    self._emitter.arguments(segment.text)
             if cut:
                 self._emitter.drop_call()
             elif self._raw.strip():

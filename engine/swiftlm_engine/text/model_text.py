@@ -1,17 +1,35 @@
 """Everything one model needs to turn requests into tokens and tokens into events."""
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from swiftlm_engine.text.answer_format import AnswerFormat
-from swiftlm_engine.text.chat import Chat
+from swiftlm_engine.text.chat import Chat, ToolSpec
 from swiftlm_engine.text.detokenizer import TokenTexts, bare, special_tokens
 from swiftlm_engine.text.encoder import Encoder
 from swiftlm_engine.text.isolated_template import IsolatedTemplates
 from swiftlm_engine.text.output_parser import OutputOptions, OutputParser
 from swiftlm_engine.text.replay import RawCallMemory
-from swiftlm_engine.text.template import ChatTemplate, ImageTexts, RenderedPrompt, Replay
+from swiftlm_engine.text.template import (
+    PROBE,
+    PROBE_CALL,
+    ChatTemplate,
+    ImageTexts,
+    RenderedPrompt,
+    Replay,
+    TemplateRefused,
+)
+
+
+def _is_probe(name: str, arguments: str) -> bool:
+    with suppress(ValueError):
+        return name == PROBE_CALL.name and json.loads(arguments) == json.loads(PROBE_CALL.arguments)
+    return False
+
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +52,7 @@ class ModelText:
             self.memory,
             lambda tools: self.format.finder(tools),
             lambda: self.format.family.counted_ids,
+            lambda: self.format.name,
         )
         self.template = ChatTemplate(tokenizer, template_defaults, replay, templates, self.encoder)
         inner = bare(tokenizer)
@@ -46,6 +65,23 @@ class ModelText:
         )
         self._warned: set[str] = set()
         self.texts = TokenTexts(tokenizer, self.format.controls)
+
+    @cached_property
+    def tool_format(self) -> str:
+        """How the model writes calls; empty where its template takes no tools, or writes calls
+        that the reader of no family reads."""
+        if not self.template.knows_tools:
+            return ""
+        try:
+            prompt = self.render(Chat(PROBE, (ToolSpec(PROBE_CALL.name),)))
+        except TemplateRefused:
+            return ""
+        find, at = self.format.finder((ToolSpec(PROBE_CALL.name),)), 0
+        while (block := find(prompt.text, at)) is not None:
+            if any(_is_probe(*call) for call in block.calls):
+                return self.format.name
+            at = max(block.end, at + 1)
+        return ""
 
     def render(self, chat: Chat, images: ImageTexts | None = None) -> RenderedPrompt:
         """Raises TemplateRefused."""

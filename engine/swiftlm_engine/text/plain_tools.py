@@ -6,7 +6,7 @@ calls (LFM2's) get those in their model's own form.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from swiftlm_engine.text.chat import Message, TextPart, ToolCall, ToolSpec
@@ -47,9 +47,13 @@ def spell_calls(turns: Turns) -> Turns:
 
 def spell_python_calls(turns: Turns) -> Turns:
     """Calls as LFM2 writes them; results are left to the template."""
+    return spell_own_calls(_python_calls, turns)
+
+
+def spell_own_calls(spell: Callable[[Sequence[ToolCall]], str], turns: Turns) -> Turns:
+    """Calls in the form of the model; results are left to the template."""
     return tuple(
-        _with_calls(turn, (_python_calls(turn.tool_calls),)) if turn.tool_calls else turn
-        for turn in turns
+        _with_calls(turn, (spell(turn.tool_calls),)) if turn.tool_calls else turn for turn in turns
     )
 
 

@@ -9,7 +9,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from swiftlm_engine.text.boundaries import (
@@ -19,6 +19,7 @@ from swiftlm_engine.text.boundaries import (
     Position,
     common_prefix,
 )
+from swiftlm_engine.text.call_spelling import spelling_of
 from swiftlm_engine.text.chat import Chat, Message, TextPart, ToolCall, ToolSpec
 from swiftlm_engine.text.detokenizer import bare
 from swiftlm_engine.text.encoder import Encoder
@@ -28,6 +29,7 @@ from swiftlm_engine.text.plain_tools import (
     PYTHON_CALL_START,
     explain_tools,
     spell_calls,
+    spell_own_calls,
     spell_python_calls,
 )
 from swiftlm_engine.text.reasoning import opened_by
@@ -54,11 +56,12 @@ from swiftlm_engine.text.turns import (
 
 MAX_TRIED_ENDS = 32  # to find the message at fault: each is drawn again
 _PROBE_WORD = "zanzibar"
-_PROBE_CALL = ToolCall("call12345", "look", f'{{"at": "{_PROBE_WORD}"}}')
-_PROBE = (
+PROBE_CALL = ToolCall("call12345", "look", f'{{"at": "{_PROBE_WORD}"}}')
+# A call and its result, to see what a template makes of one.
+PROBE = (
     Message("user", (TextPart("Look."),)),
-    Message("assistant", (TextPart(""),), tool_calls=(_PROBE_CALL,)),
-    Message("tool", (TextPart("Done."),), name="look", tool_call_id=_PROBE_CALL.id),
+    Message("assistant", (TextPart(""),), tool_calls=(PROBE_CALL,)),
+    Message("tool", (TextPart("Done."),), name="look", tool_call_id=PROBE_CALL.id),
 )
 
 
@@ -98,6 +101,7 @@ class Replay:
     memory: RawCallMemory
     finder: Callable[[Sequence[ToolSpec]], FindBlock]
     counts_calls: Callable[[], bool] = lambda: False  # the family's ids carry name and number
+    family: Callable[[], str] = lambda: ""
 
     def of(self, chat: Chat) -> Recollection:
         return Recollection(self.memory, chat.cache_salt, self.finder(chat.tools))
@@ -223,21 +227,27 @@ class ChatTemplate:
         for as_parts in (False, True) if images is None else (True,):
             for turns in variants(given, self._spell):
                 yield chat, turns, as_parts
+            if self._spell is not spell_calls:
+                yield chat, spell_calls(given), as_parts
 
     @cached_property
     def _forgets_calls(self) -> bool:
         """The template lists tools, and yet writes nothing of a call."""
-        probe = Chat(_PROBE)
+        probe = Chat(PROBE)
         for as_parts in (False, True):
             with contextlib.suppress(*TEMPLATE_ERRORS):
-                return _PROBE_WORD not in self._renderer.draw(probe, _PROBE, as_parts, answer=True)
+                return _PROBE_WORD not in self._renderer.draw(probe, PROBE, as_parts, answer=True)
         return False
 
     @cached_property
     def _spell(self) -> Callable[[Turns], Turns]:
         """How calls are put into words where the template drops them."""
-        own = self.knows_tools and self._has_token(PYTHON_CALL_START)
-        return spell_python_calls if own else spell_calls
+        if not self.knows_tools:
+            return spell_calls
+        if self._has_token(PYTHON_CALL_START):
+            return spell_python_calls
+        own = spelling_of(self._replay.family()) if self._replay is not None else None
+        return partial(spell_own_calls, own) if own is not None else spell_calls
 
     def _has_token(self, text: str) -> bool:
         """Without its vocabulary, which takes a fifth of a second to list: a request waits."""

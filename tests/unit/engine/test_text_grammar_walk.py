@@ -162,6 +162,7 @@ NASTY = (
 ENDS = (
     "\n</parameter>\n", "</parameter>\n", "</arg_value>", "</longcat_arg_value>", "</param>",
     "<escape>", "</｜DSML｜parameter>\n", "</atem:parameter>\n", "]]></param>",  # noqa: RUF001
+    "]<]minimax[>[</a>", "</arg_value:opensource>\n", "<|tool_arg:end|>\n",
 )  # fmt: skip
 # Versions of families, and families without an example of their own: template and special tokens.
 VERSIONS = {
@@ -171,6 +172,53 @@ VERSIONS = {
     "seed": ("seed:tool_call", ()),
     "tool_calls": ("<tool_calls>", ()),
     "functools": ("functools[", ()),
+    "minimax_m3": ("]<]minimax[>[", ()),
+    "minimax_m3 by token": ("]<]minimax[>[", ("]<]minimax[>[",)),
+    "solar_open": (
+        "<|tool_call:begin|>",
+        (
+            "<|tool_calls|>",
+            "<|calls|>",
+            "<|tool_call:begin|>",
+            "<|tool_call:end|>",
+            "<|tool_call:name|>",
+            "<|tool_call:args|>",
+        ),
+    ),
+    "solar_open_2": (
+        "<|tool_arg:start|>",
+        (
+            "<|tool_call:start|>",
+            "<|tool_call:end|>",
+            "<|tool_arg:start|>",
+            "<|tool_arg:value|>",
+            "<|tool_arg:end|>",
+        ),
+    ),
+    "apertus": ("<|tools_prefix|>", ("<|tools_prefix|>", "<|tools_suffix|>")),
+    "gigachat": ("<|function_call|>", ("<|message_sep|>", "<|role_sep|>", "<|function_call|>")),
+    "gigachat 3": ("'function call'", ("<|message_sep|>", "<|role_sep|>")),
+    "gigachat 3.5": ("｜GCML｜tool_calls", ()),  # noqa: RUF001
+    "hunyuan": ("set HYTK = ':opensource'", ()),
+    "hunyuan by token": (
+        "<tool_calls:x1>",
+        (
+            "<tool_calls:x1>",
+            "</tool_calls:x1>",
+            "<tool_call:x1>",
+            "</tool_call:x1>",
+            "<tool_sep:x1>",
+            "<arg_key:x1>",
+            "</arg_key:x1>",
+            "<arg_value:x1>",
+            "</arg_value:x1>",
+        ),
+    ),
+    "plamo": ("<|plamo:begin_tool_requests:plamo|>", ()),
+    "internlm": ("<|action_start|>", ("<|action_start|>", "<|plugin|>", "<|action_end|>")),
+    "pangu": ("[unused11]", ("[unused11]", "[unused12]")),
+    "olmo": ("<function_calls>", ()),
+    "command_r": ("Action:\n```json", ()),
 }
 FAMILIES = (*CALLS, *VERSIONS)
 

@@ -27,8 +27,11 @@ from swiftlm_engine.text.tools.header_calls import (
     deepseek_header,
     kimi_header,
     mistral_header,
+    plamo_header,
+    solar_header,
 )
 from swiftlm_engine.text.tools.json_calls import JsonCallsReader, JsonCallsSyntax
+from swiftlm_engine.text.tools.nested_tags import TAG_MARK, parse_nested_calls
 from swiftlm_engine.text.tools.pythonic_calls import BareListReader, PythonicReader
 from swiftlm_engine.text.tools.tagged_calls import TaggedCallsReader, TagSyntax
 from swiftlm_engine.text.tools.tagged_value import ValueStyle
@@ -100,6 +103,7 @@ class ToolFamily:
     trims: bool = True  # templates put white space between content and calls
     interrupts: tuple[str, ...] = ()  # what ends thoughts that are not closed
     short_ids: bool = False  # templates refuse ids other than nine letters and digits
+    suffix: str = ""  # of its tags, where each checkpoint has its own
     counted_ids: bool = False  # models write ids that carry the name and a number
 
 
@@ -180,15 +184,35 @@ def _muse(context: CallContext) -> Starts:
     return {start: _tagged(context, syntax, start)}
 
 
-def _dsml(context: CallContext) -> Starts:
+def _dsml(context: CallContext, name: str = "DSML") -> Starts:
     """DeepSeek's block is called otherwise in each version, and V4.1 writes a space."""
-    token = context.mark("｜DSML｜")
+    token = context.mark(f"｜{name}｜")
     starts: Starts = {}
     for block, space in (("function_calls", ""), ("tool_calls", ""), ("calls", " ")):
         start, end = f"<{token}{space}{block}>", f"</{token}{space}{block}>"
         syntax = syntaxes.invoke(start, end, token + space)
         starts[start] = _tagged(context, syntax, start)
     return starts
+
+
+def _minimax_m3(context: CallContext) -> Starts:
+    start, end = (context.mark(f"{TAG_MARK}<{tag}>") for tag in ("tool_call", "/tool_call"))
+    reader = partial(BorrowedReader, context.emitter, parse_nested_calls, context.tools, start, end)
+    return {start: Start(reader)}
+
+
+def _hunyuan(suffix: str) -> Callable[[CallContext], Starts]:
+    def starts(context: CallContext) -> Starts:
+        syntax = syntaxes.hunyuan(context.mark, suffix)
+        start = syntax.section_start
+        return {start: _tagged(context, syntax, start), syntax.call_start: _tagged(context, syntax)}
+
+    return starts
+
+
+def _solar_open_2(context: CallContext) -> Starts:
+    syntax = syntaxes.solar(context.mark)
+    return {syntax.call_start: _tagged(context, syntax)}
 
 
 def _minicpm(context: CallContext) -> Starts:
@@ -226,6 +250,42 @@ def _deepseek(context: CallContext) -> Starts:
         context, deepseek_header, "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
         "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>",
     )  # fmt: skip
+
+
+def _solar_open(context: CallContext) -> Starts:
+    return _sections(
+        context, solar_header, "<|tool_calls|>", "<|calls|>", "<|tool_call:begin|>",
+        "<|tool_call:end|>",
+    )  # fmt: skip
+
+
+def _plamo(context: CallContext) -> Starts:
+    section, section_end, call, call_end = (
+        f"<|plamo:{tag}:plamo|>"
+        for tag in (
+            "begin_tool_requests", "end_tool_requests", "begin_tool_request", "end_tool_request"
+        )
+    )  # fmt: skip
+    return _sections(context, plamo_header, section, section_end, call, call_end)
+
+
+def _gigachat(context: CallContext) -> Starts:
+    """The call is a message of its own; since 3.1 a token says so."""
+    mark, end = context.mark, context.mark("<|message_sep|>")
+    header = f"function call{mark('<|role_sep|>')}\n"
+    starts = (header, f"{end}\n\n{header}", mark("<|function_call|>"))
+    return {start: _json(context, start, end) for start in starts}
+
+
+def _apertus(context: CallContext) -> Starts:
+    start, end = context.mark("<|tools_prefix|>"), context.mark("<|tools_suffix|>")
+    syntax = JsonCallsSyntax(start, (end,), keyed=True)
+    return {start: Start(lambda: JsonCallsReader(context.emitter, syntax, context.known))}
+
+
+def _olmo(context: CallContext) -> Starts:
+    start, end = context.mark("<function_calls>"), context.mark("</function_calls>")
+    return {start: Start(partial(PythonicReader, context.emitter, start, end, rows=True))}
 
 
 def _mistral(context: CallContext) -> Starts:
@@ -284,11 +344,49 @@ def _json_between(start: str, *ends: str) -> Callable[[CallContext], Starts]:
     return starts
 
 
+def _command_r(context: CallContext) -> Starts:
+    starts = [f"Action:{gap}```json" for gap in (" ", "\n", "")]
+    return {start: _json(context, start, "```") for start in starts}
+
+
 HERMES = ToolFamily(
     "hermes", _tool_call_tag, controls=("<tool_call>", "</tool_call>"),
     interrupts=('<tool_call>\n{"name"', '<tool_call>{"name"'),
 )  # fmt: skip
 FAMILIES = (
+    ToolFamily(
+        "minimax_m3", _minimax_m3, controls=(TAG_MARK, "<tool_call>", "</tool_call>")
+    ),
+    ToolFamily(
+        "solar_open_2", _solar_open_2,
+        controls=("<|tool_call:start|>", "<|tool_call:end|>", "<|tool_arg:start|>",
+                  "<|tool_arg:value|>", "<|tool_arg:end|>"),
+    ),
+    ToolFamily(
+        "solar_open", _solar_open,
+        controls=("<|tool_calls|>", "<|calls|>", "<|tool_call:begin|>", "<|tool_call:end|>",
+                  "<|tool_call:name|>", "<|tool_call:args|>"),
+    ),
+    ToolFamily("apertus", _apertus, controls=("<|tools_prefix|>", "<|tools_suffix|>")),
+    ToolFamily("gigachat35", partial(_dsml, name="GCML"), controls=("｜GCML｜",)),
+    ToolFamily(
+        "gigachat", _gigachat, controls=("<|message_sep|>", "<|role_sep|>", "<|function_call|>")
+    ),
+    ToolFamily(
+        "plamo", _plamo,
+        controls=tuple(
+            f"<|plamo:{side}_tool_{part}:plamo|>" for side in ("begin", "end")
+            for part in ("requests", "request", "name", "arguments")
+        ),
+    ),
+    ToolFamily(
+        "internlm", _json_between("<|action_start|><|plugin|>", "<|action_end|>"),
+        controls=("<|action_start|>", "<|plugin|>", "<|action_end|>"),
+    ),
+    ToolFamily(
+        "pangu", _json_between("[unused11]", "[unused12]"), controls=("[unused11]", "[unused12]")
+    ),
+    ToolFamily("olmo", _olmo, controls=("<function_calls>", "</function_calls>")),
     ToolFamily(
         "kimi_k3", _xtml, trims=False,
         controls=("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
@@ -319,6 +417,7 @@ FAMILIES = (
     ),
     ToolFamily(
         "kimi_k2", _kimi, trims=False, counted_ids=True,
+        interrupts=("<|tool_calls_section_begin|>",),
         controls=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
                   "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>"),
     ),
@@ -340,9 +439,13 @@ FAMILIES = (
     ),
     ToolFamily(
         "cohere", _json_between("<|START_ACTION|>", "<|END_ACTION|>"),
-        controls=("<|START_ACTION|>", "<|END_ACTION|>"),
+        controls=("<|START_ACTION|>", "<|END_ACTION|>"), interrupts=("<|START_ACTION|>",),
     ),
-    ToolFamily("granite", _json_between("<|tool_call|>"), controls=("<|tool_call|>",)),
+    ToolFamily(
+        "granite", _json_between("<|tool_call|>", "<|/tool_call|>"),
+        controls=("<|tool_call|>", "<|/tool_call|>"),
+    ),
+    ToolFamily("command_r", _command_r),
     ToolFamily("functools", _json_between("functools")),
     HERMES,
 )  # fmt: skip
@@ -358,6 +461,16 @@ MLX_LM_NAMES = {
 
 # What a chat template or a vocabulary says about the family, most telling first.
 SIGNS: tuple[tuple[str, str], ...] = (
+    ("minimax_m3", r"\]<\]minimax\[>\["),
+    ("solar_open_2", r"<\|tool_arg:start\|>"),
+    ("solar_open", r"<\|tool_call:begin\|>"),
+    ("apertus", r"<\|tools_prefix\|>"),
+    ("gigachat35", r"｜GCML｜"),
+    ("gigachat", r"'function call'|<\|function_call\|>"),
+    ("plamo", r"<\|plamo:begin_tool_requests"),
+    ("internlm", r"<\|action_start\|>"),
+    ("pangu", r"\[unused11\]"),
+    ("olmo", r"<function_calls>"),
     ("kimi_k3", r"<\|end_of_msg\|>"),
     ("gemma4", r"<\|tool_call>"),
     ("function_gemma", r"<start_function_call>"),
@@ -377,6 +490,7 @@ SIGNS: tuple[tuple[str, str], ...] = (
     ("nemotron", r"<TOOLCALL>"),
     ("tool_calls", r"<tool_calls>"),
     ("cohere", r"<\|START_ACTION\|>"),
+    ("command_r", r"Action:(?:\\n|\s)*```json"),
     ("hermes", r"<tool_call>"),
     ("granite", r"<\|tool_call\|>"),
     ("functools", r"functools\["),
@@ -392,6 +506,8 @@ def choose_family(
         return BY_NAME[MLX_LM_NAMES[mlx_lm_name]]
     if mlx_lm_name:
         return _mlx_lm_family(mlx_lm_name)
+    if (suffix := _hunyuan_suffix(template, vocabulary)) is not None:
+        return _hunyuan_family(suffix)
     for name, sign in SIGNS:
         if re.search(sign, template):
             return BY_NAME[name]
@@ -401,6 +517,28 @@ def choose_family(
         if telling and telling <= set(vocabulary):
             return family
     return HERMES
+
+
+# Hy's templates put the suffix of their tags together from a variable.
+HUNYUAN_SUFFIX = re.compile(r"set HYTK = '([^']*)'|<tool_calls(:[\w-]+)>")
+
+
+def _hunyuan_suffix(template: str, vocabulary: Collection[str]) -> str | None:
+    match = HUNYUAN_SUFFIX.search(template)
+    if match is not None:
+        return match[1] if match[1] is not None else match[2]
+    if "<tool_calls" not in template:
+        return None
+    tokens = (HUNYUAN_SUFFIX.fullmatch(token) for token in vocabulary)
+    return next((token[2] for token in tokens if token), None)
+
+
+def _hunyuan_family(suffix: str) -> ToolFamily:
+    tags = ("tool_calls", "tool_call", "arg_key", "arg_value")
+    controls = [f"<{side}{tag}{suffix}>" for tag in tags for side in ("", "/")]
+    return ToolFamily(
+        "hunyuan", _hunyuan(suffix), controls=(*controls, f"<tool_sep{suffix}>"), suffix=suffix
+    )
 
 
 def _mlx_lm_family(name: str) -> ToolFamily:

@@ -62,11 +62,13 @@ class GemmaStream:
             if not end or not colon:
                 return False
             self.failed = colon != ":"
+            if self.failed:
+                return False
             rest = rest.lstrip()[1:]
         else:
             key, end, rest = held.partition(":")
             self.failed = any(c in key for c in "{}[],")
-            if not end:
+            if self.failed or not end:
                 return False
         self.held = rest
         self._member(json.dumps(unmarked(key).strip(), ensure_ascii=False) + ": ")

@@ -46,7 +46,7 @@ class HeaderCallsReader:
         self._at = _HeaderAt.SECTION if syntax.call_start else _HeaderAt.HEADER
         self._raw = syntax.start
         self._held = ""
-        self._stream = JsonStream()
+        self._stream = JsonStream(lenient=True)
         self._calls = 0
 
     def feed(self, text: str) -> str | None:
@@ -64,6 +64,9 @@ class HeaderCallsReader:
 
     def finish(self, cut: bool) -> None:
         inside = self._at is not _HeaderAt.SECTION or self._calls == 0
+        if not cut and self._at is _HeaderAt.ARGUMENTS:
+            for segment in self._stream.end():
+                self._emitter.arguments(segment.text)
         if cut:
             self._emitter.drop_call()
         elif inside:
@@ -101,7 +104,7 @@ class HeaderCallsReader:
             return self._reject()
         self._take(brace)
         self._emitter.open_call(header.name, header.call_id)
-        self._stream = JsonStream()
+        self._stream = JsonStream(lenient=True)
         self._at = _HeaderAt.ARGUMENTS
         return None
 
@@ -157,3 +160,17 @@ def deepseek_header(header: str) -> CallHeader | None:
     head, separator, tail = header.partition("<｜tool▁sep｜>")
     name = tail.replace("```json", "").replace("```", "").strip() or head.strip()
     return CallHeader(name) if separator and re.fullmatch(r"[\w.:/-]+", name) else None
+
+
+def solar_header(header: str) -> CallHeader | None:
+    match = re.fullmatch(
+        r"\s*([\w.:/-]*)\s*<\|tool_call:name\|>\s*([\w.:/-]+)\s*<\|tool_call:args\|>\s*", header
+    )
+    return CallHeader(match[2], match[1] or None) if match else None
+
+
+def plamo_header(header: str) -> CallHeader | None:
+    begin, end = r"<\|plamo:begin_tool_{}:plamo\|>", r"<\|plamo:end_tool_{}:plamo\|>"
+    name = rf"\s*{begin.format('name')}\s*([\w.:/-]+)\s*{end.format('name')}\s*"
+    match = re.fullmatch(rf"{name}{begin.format('arguments')}\s*", header)
+    return CallHeader(match[1]) if match else None

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from swiftlm_engine.text.emitter import Emitter
-from swiftlm_engine.text.tools.json_stream import JsonStream, mend_object
+from swiftlm_engine.text.tools.json_stream import JsonStream, Segment, mend_object
 
 NAME_KEYS = ("name", "function", "tool_name", "tool")
+EARLY_NAMES = ("name", "tool_name")  # nobody calls an argument so beside them
 ARGUMENT_KEYS = ("arguments", "parameters", "args", "params", "input")
 OTHER_KEYS = ("type", "id", "call_id", "tool_call_id", "index")
 CALL_KEYS = frozenset((*NAME_KEYS, *ARGUMENT_KEYS, *OTHER_KEYS))
@@ -19,6 +20,7 @@ class JsonCallsSyntax:
     start: str  # what was written before the first object
     ends: tuple[str, ...] = ()  # what may follow the last
     bare: bool = False  # no markers: only an object that is surely a call counts
+    keyed: bool = False  # the object's one member is the call: its key the name
 
 
 class _JsonAt(Enum):
@@ -54,6 +56,8 @@ class JsonCallsReader:
 
     def finish(self, cut: bool) -> None:
         unread = self._raw + self._held
+        if not cut and self._object is not None and self._at is _JsonAt.OBJECT:
+            self._object.end()
         if cut:
             self._emitter.drop_call()
         elif self._at is _JsonAt.OBJECT or (self._calls == 0 and self._at is _JsonAt.BETWEEN):
@@ -70,6 +74,9 @@ class JsonCallsReader:
         separates = (first == "[" and not self._calls) or (first in ",;" and self._calls)
         if first == "{":
             self._begin_object(held)
+        elif first == "}" and self._calls:  # one brace too many
+            self._raw += self._held[: len(self._held) - len(held) + 1]
+            self._held = held[1:]
         elif separates or (first == "]" and self._in_list):
             self._in_list = first == "[" or (self._in_list and first != "]")
             self._raw += self._held[: len(self._held) - len(held) + 1]
@@ -88,7 +95,7 @@ class JsonCallsReader:
             self._raw = ""
         self._raw += self._held[: -len(held)]
         self._held = held
-        self._object = CallObject(self._emitter, self._syntax.bare, self._known)
+        self._object = CallObject(self._emitter, self._syntax, self._known)
         self._at = _JsonAt.OBJECT
 
     def _read_object(self) -> str | None:
@@ -128,10 +135,11 @@ class JsonCallsReader:
 class CallObject:
     """One object. Its call opens as soon as the name and the start of the arguments are there."""
 
-    def __init__(self, emitter: Emitter, bare: bool, known: Collection[str]) -> None:
-        self.stream = JsonStream()
+    def __init__(self, emitter: Emitter, syntax: JsonCallsSyntax, known: Collection[str]) -> None:
+        self.stream = JsonStream(lenient=not syntax.bare)
         self._emitter = emitter
-        self._bare = bare
+        self._bare = syntax.bare
+        self._keyed = syntax.keyed
         self._known = known
         self._values: dict[str, str] = {}
         self._streamed_key: str | None = None
@@ -142,7 +150,10 @@ class CallObject:
         return self.stream.done or self.stream.failed or self._strange
 
     def feed(self, text: str) -> None:
-        for segment in self.stream.feed(text):
+        self._take(self.stream.feed(text))
+
+    def _take(self, segments: list[Segment]) -> None:
+        for segment in segments:
             if segment.key is None:
                 continue
             if self._bare and segment.key not in CALL_KEYS:
@@ -155,12 +166,15 @@ class CallObject:
                 self._values[segment.key] = self._values.get(segment.key, "") + segment.text
         self._open_early()
 
+    def end(self) -> None:
+        self._take(self.stream.end())
+
     def close(self) -> bool:
         """Whether the object was a call."""
         if self.stream.failed or self._strange:
             return False
         if self._streamed_key is None:
-            call = _call_of(self._values)
+            call = self._by_key() if self._keyed else _call_of(self._values)
             if call is None or (self._bare and not self._surely(call[0])):
                 return False
             self._emitter.open_call(call[0])
@@ -168,10 +182,24 @@ class CallObject:
         self._emitter.close_call()
         return True
 
+    def _by_key(self) -> tuple[str, str] | None:
+        if len(self._values) != 1:
+            return _call_of(self._values)
+        [(name, arguments)] = self._values.items()
+        return (name, "{}") if arguments == "null" else None
+
     def _open_early(self) -> None:
-        if self._streamed_key is not None or "name" not in self.stream.finished_keys:
+        if self._streamed_key is not None:
             return
-        name = _string(self._values.get("name"))
+        first = next(iter(self._values), "")
+        if self._keyed and first not in NAME_KEYS and self._values.get(first, "")[:1] == "{":
+            self._streamed_key = first
+            self._emitter.open_call(first)
+            self._emitter.arguments(self._values[first])
+        called = next((k for k in EARLY_NAMES if k in self.stream.finished_keys), None)
+        if called is None:
+            return
+        name = _string(self._values.get(called))
         key = next((k for k in ARGUMENT_KEYS if self._values.get(k, "").startswith("{")), None)
         if name and key and (not self._bare or name in self._known):
             self._streamed_key = key

@@ -1,8 +1,9 @@
 """A JSON object as a model writes it, character by character, to JSON that parses.
 
 Mended on the way: backslashes that escape nothing (a regex `\\d`), raw line breaks in strings,
-single quotes, Python's True, False and None, a comma before a closing bracket. What cannot be
-mended fails at the character that proves it; nothing is ever closed on the model's behalf.
+single and typographic quotes, Python's True, False and None, a comma before a closing bracket; and
+where calls are read (`lenient`), words and keys without quotes. What cannot be mended fails at the
+character that proves it; nothing is closed on the model's behalf, but see `completion`.
 """
 
 import json
@@ -10,8 +11,10 @@ import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from swiftlm_engine.text.markers import MARK
+
 NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
-PLAIN = re.compile(r"[^\\\"'\x00-\x1f]+")
+PLAIN = re.compile(r"[^\\\"'\u201d\x00-\x1f]+")
 WORDS = {"true": "true", "false": "false", "null": "null"}
 WORDS |= {"True": "true", "False": "false", "None": "null"}
 MAX_DEPTH = 128
@@ -19,6 +22,8 @@ MAX_WORD = 400  # a number may be long, an unquoted sentence is no JSON
 SPACE = " \t\r\n"
 HEX = frozenset("0123456789abcdefABCDEF")
 ESCAPABLE = frozenset('"\\/bfnrt')
+QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d"}
+BARE_KEY = re.compile(r"[A-Za-z_$][\w$.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +45,12 @@ class _JsonExpect(Enum):
 
 
 class JsonStream:
-    """Feed it text until `done` or `failed`; `rest` is what came after the object."""
+    """Feed it text until `done` or `failed`; `rest` is what came after the object.
 
-    def __init__(self) -> None:
+    The mark of a control token outside a string is no JSON: the model has ended what it wrote."""
+
+    def __init__(self, lenient: bool = False) -> None:
+        self._lenient = lenient
         self.done = False
         self.failed = False
         self.rest = ""
@@ -68,8 +76,19 @@ class JsonStream:
         segments, self._segments = self._segments, []
         return segments
 
+    def end(self) -> list[Segment]:
+        """The text is over: a number or a word that may have gone on does not."""
+        if self._word and not (self.done or self.failed):
+            self._word_over()
+        return self.feed("")
+
     def _step(self, text: str, position: int) -> int:
         """One character further, or past all that is plain in a string."""
+        if text[position] == MARK and not self._quote:
+            if self._word:
+                self._word_over()
+            self.failed = not self.done
+            return position
         if not self._quote:
             self._outside(text[position])
             return position + 1
@@ -137,7 +156,7 @@ class JsonStream:
 
     def _outside(self, char: str) -> None:
         if self._word:
-            if char not in SPACE and char not in ",:]}":
+            if self._word_goes_on(char):
                 self._word += char
                 self.failed = len(self._word) > MAX_WORD
                 return
@@ -146,7 +165,7 @@ class JsonStream:
                 return
         if char in SPACE:
             self._write_space(char)
-        elif char in "\"'":
+        elif char in QUOTES:
             self._open_string(char)
         elif char in "{[":
             self._open(char)
@@ -159,8 +178,22 @@ class JsonStream:
         elif self._expect in (_JsonExpect.VALUE, _JsonExpect.VALUE_OR_END):
             self._begin_value()
             self._word = char
+        elif self._lenient and self._expects_key and BARE_KEY.match(char):
+            self._word = char
         else:
             self.failed = True
+
+    @property
+    def _expects_key(self) -> bool:
+        return self._expect in (_JsonExpect.KEY, _JsonExpect.KEY_OR_END)
+
+    def _word_goes_on(self, char: str) -> bool:
+        if char not in SPACE and char not in ",:]}":
+            return True
+        if not self._lenient or self._expects_key or char in ",]}\n":
+            return False
+        # A date, a time, some words: what is no literal ends where the value must.
+        return char == ":" or _literal(self._word) is None
 
     def _open_string(self, quote: str) -> None:
         if self._expect in (_JsonExpect.KEY, _JsonExpect.KEY_OR_END):
@@ -173,7 +206,7 @@ class JsonStream:
         else:
             self.failed = True
             return
-        self._quote = quote
+        self._quote = QUOTES[quote]
         self._write('"')
 
     def _open(self, char: str) -> None:
@@ -219,13 +252,28 @@ class JsonStream:
             self._next_key = key if key not in self.finished_keys else None  # the first counts
 
     def _word_over(self) -> None:
-        word, self._word = self._word, ""
-        mended = WORDS.get(word, word if NUMBER.fullmatch(word) else None)
+        word, self._word = self._word.strip(), ""
+        if self._expects_key:
+            self._key_over(word)
+            return
+        mended = _literal(word)
+        if mended is None and self._lenient:
+            mended = json.dumps(word, ensure_ascii=False)
         if mended is None:
             self.failed = True
             return
         self._write(mended)
         self._value_over()
+
+    def _key_over(self, word: str) -> None:
+        """A key without its quotes."""
+        if not BARE_KEY.fullmatch(word):
+            self.failed = True
+            return
+        self._write_comma()
+        self._key_text = word
+        self._write(f'"{word}"')
+        self._expect = _JsonExpect.COLON
 
     def _value_over(self) -> None:
         self._expect = _JsonExpect.COMMA_OR_END
@@ -260,6 +308,59 @@ class JsonStream:
         if self._pending:
             self._segments.append(Segment(self._key, "".join(self._pending)))
             self._pending = []
+
+
+def _literal(word: str) -> str | None:
+    return WORDS.get(word, word if NUMBER.fullmatch(word) else None)
+
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?$)', re.DOTALL)
+_UNICODE = re.compile(r"(?<!\\)(?:\\\\)*\\u([0-9a-fA-F]{0,3})$")
+
+
+def completion(text: str) -> str | None:
+    """What makes valid JSON of an object that was left off; None where nothing does."""
+    if not text:
+        return "{}"
+    closers: list[str] = []
+    last, is_key, at, ending = "", False, 0, ""
+    while at < len(text):
+        char = text[at]
+        if char == '"' and (match := _STRING.match(text, at)):
+            is_key = last in ("{", ",") and closers[-1:] == ["}"]
+            ending = "" if _is_closed(match[0]) else _string_end(match[0])
+            last, at = '"', match.end()
+            continue
+        if char in "{[":
+            closers.append("}" if char == "{" else "]")
+        elif char in "}]" and closers:
+            closers.pop()
+        if char not in SPACE:
+            last, is_key = char, False
+        at += 1
+    value = ": null" if is_key else " null" if last == ":" else ""
+    if last == ",":
+        value = "null" if closers[-1:] == ["]"] else '"": null'
+    found = f"{ending}{value}{''.join(reversed(closers))}"
+    try:
+        json.loads(text + found)
+    except (ValueError, RecursionError):
+        return None
+    return found
+
+
+def _is_closed(string: str) -> bool:
+    body = string[1:-1]
+    escaped = (len(body) - len(body.rstrip("\\"))) % 2 == 1
+    return len(string) > 1 and string.endswith('"') and not escaped
+
+
+def _string_end(string: str) -> str:
+    """The rest of a string, past an escape that was begun."""
+    if match := _UNICODE.search(string):
+        return "0" * (4 - len(match[1])) + '"'
+    backslashes = len(string) - len(string.rstrip("\\"))
+    return '\\"' if backslashes % 2 else '"'
 
 
 def mend_object(text: str) -> str | None:

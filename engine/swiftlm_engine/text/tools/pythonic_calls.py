@@ -26,10 +26,12 @@ MAX_DEPTH = 64
 
 
 class PythonicReader:
-    """Calls between markers. `end` empty: they end with the text."""
+    """Calls between markers. `end` empty: they end with the text. `rows`: a call in each line,
+    without brackets."""
 
-    def __init__(self, emitter: Emitter, start: str, end: str) -> None:
+    def __init__(self, emitter: Emitter, start: str, end: str, rows: bool = False) -> None:
         self._emitter = emitter
+        self._rows = rows
         self._start = start
         self._end = end
         self._held = ""
@@ -40,14 +42,14 @@ class PythonicReader:
         if not self._end or (position := self._held.find(self._end, searched)) < 0:
             return None
         body, rest = self._held[:position], self._held[position + len(self._end) :]
-        if not emit_calls(self._emitter, body):
+        if not emit_calls(self._emitter, body, rows=self._rows):
             self._emitter.reject_call(self._start + body + self._end)
         return rest
 
     def finish(self, cut: bool) -> None:
         if cut and self._end:
             return
-        if not emit_calls(self._emitter, self._held) and not cut:
+        if not emit_calls(self._emitter, self._held, rows=self._rows) and not cut:
             self._emitter.reject_call(self._start + self._held)
 
 
@@ -109,10 +111,13 @@ class _BracketScan:
         return None
 
 
-def emit_calls(emitter: Emitter, body: str, only: Collection[str] | None = None) -> bool:
+def emit_calls(
+    emitter: Emitter, body: str, only: Collection[str] | None = None, rows: bool = False
+) -> bool:
     """Whether the body was calls; then they are emitted."""
     try:
-        calls = _Parser(unmarked(body).strip()).calls()
+        parser = _Parser(unmarked(body).strip())
+        calls = parser.rows() if rows else parser.calls()
     except (ValueError, RecursionError):
         return False
     if not calls or (only is not None and any(name not in only for name, _ in calls)):
@@ -142,6 +147,13 @@ class _Parser:
                 break
         if self._at < len(self._text):
             raise ValueError("text behind the calls")
+        return found
+
+    def rows(self) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        while self._at < len(self._text):
+            found.append(self._call())
+            self._skip()
         return found
 
     def _call(self) -> tuple[str, str]:

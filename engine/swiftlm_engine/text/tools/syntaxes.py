@@ -44,6 +44,49 @@ def glm(mark: Mark, prefix: str = "") -> TagSyntax:
     )
 
 
+def hunyuan(mark: Mark, suffix: str) -> TagSyntax:
+    """Tencent's Hy: GLM's tags in a section, each with the suffix of the checkpoint."""
+
+    def tag(name: str) -> str:
+        return mark(f"<{name}{suffix}>")
+
+    call, end = tag("tool_call"), tag("/tool_call")
+    ends = "|".join(map(re.escape, (tag("arg_key"), end)))
+    return TagSyntax(
+        call=re.compile(
+            rf"{re.escape(call)}\s*(?P<name>[\w.:/-]+?)\s*(?:{re.escape(tag('tool_sep'))}|(?={ends}))"
+        ),
+        call_start=call,
+        call_close=end,
+        param=re.compile(
+            rf"{re.escape(tag('arg_key'))}(?P<key>.*?){re.escape(tag('/arg_key'))}\s*"
+            rf"{re.escape(tag('arg_value'))}",
+            re.DOTALL,
+        ),
+        param_start=tag("arg_key"),
+        param_close=tag("/arg_value"),
+        section_start=tag("tool_calls"),
+        section_end=tag("/tool_calls"),
+        style=ValueStyle.LITERAL,
+    )
+
+
+def solar(mark: Mark) -> TagSyntax:
+    """Solar Open 2: the name behind the opening token, an argument between three others."""
+    start, end = mark("<|tool_call:start|>"), mark("<|tool_call:end|>")
+    key, value = mark("<|tool_arg:start|>"), mark("<|tool_arg:value|>")
+    ends = "|".join(map(re.escape, (key, end)))
+    return TagSyntax(
+        call=re.compile(rf"{re.escape(start)}\s*(?P<name>[\w.:/-]+)\s*(?={ends})"),
+        call_start=start,
+        call_close=end,
+        param=re.compile(rf"{re.escape(key)}(?P<key>.*?){re.escape(value)}", re.DOTALL),
+        param_start=key,
+        param_close=mark("<|tool_arg:end|>"),
+        tag_end="|>",
+    )
+
+
 def invoke(
     section_start: str, section_end: str, prefix: str = "", style: ValueStyle = ValueStyle.RAW
 ) -> TagSyntax:

@@ -70,7 +70,7 @@ class TaggedCallsReader:
         self._keys: set[str] = set()
         self._properties = Properties({}, {})
         self._value = TaggedValue(None, None, syntax.style)
-        self._json = JsonStream()
+        self._json = JsonStream(lenient=True)
         self._last = False  # no more text will come
         self._new_value = partial(TaggedValue, None, None, syntax.style)
         self._value_at = 0  # where in `_raw` the value begins
@@ -98,6 +98,9 @@ class TaggedCallsReader:
             self._emitter.drop_call()
             return
         self._last = True
+        if self._at is _TaggedAt.JSON:
+            for segment in self._json.end():
+                self._emitter.arguments(segment.text)
         rest = self.feed("")
         while rest is None and self._at is _TaggedAt.VALUE and self._quoted_end:
             rest = self._read_again()
@@ -178,7 +181,7 @@ class TaggedCallsReader:
 
     def _open_json(self, length: int) -> None:
         self._take(length)
-        self._json = JsonStream()
+        self._json = JsonStream(lenient=True)
         self._at = _TaggedAt.JSON
 
     def _read_json(self) -> str | None:
