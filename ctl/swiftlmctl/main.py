@@ -11,6 +11,7 @@ from io import TextIOWrapper
 import typer
 
 from swiftlm_proto.exit_codes import CtlExit
+from swiftlm_proto.visible import visible_lines
 from swiftlmctl.commands import (
     bench,
     cache,
@@ -62,9 +63,10 @@ def main() -> None:
         build()()
     except CtlError as e:
         sys.stdout.flush()
-        sys.stderr.write(f"swiftlmctl: {e.text()}\n")
+        sys.stderr.write(f"swiftlmctl: {visible_lines(e.text())}\n")
         sys.exit(int(e.code))
     except OSError as e:  # a folder that cannot be made, a full disk
         sys.stdout.flush()
-        sys.stderr.write(f"swiftlmctl: {e.filename or 'the system'}: {e.strerror or e}\n")
+        where = visible_lines(f"{e.filename or 'the system'}: {e.strerror or e}")
+        sys.stderr.write(f"swiftlmctl: {where}\n")
         sys.exit(int(CtlExit.DENIED if isinstance(e, PermissionError) else CtlExit.FAILED))

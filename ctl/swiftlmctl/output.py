@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # JSON values
 
+from swiftlm_proto.visible import visible, visible_json, visible_lines
+
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -30,8 +32,17 @@ def say(text: str = "") -> None:
     write(text + "\n")
 
 
+def say_in(colour: int, text: str) -> None:
+    _write(f"\x1b[{colour}m{visible_lines(text)}\x1b[0m\n")
+
+
 def write(text: str) -> None:
-    """At once, also in a pipe. A reader that has had enough (`| head`) ends the program."""
+    """At once, also in a pipe. What would move a terminal's cursor is shown escaped."""
+    _write(visible_lines(text))
+
+
+def _write(text: str) -> None:
+    """A reader that has had enough (`| head`) ends the program."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -43,7 +54,7 @@ def write(text: str) -> None:
 
 def warn(text: str) -> None:
     sys.stdout.flush()
-    sys.stderr.write(f"warning: {text}\n")
+    sys.stderr.write(f"warning: {visible_lines(text)}\n")
 
 
 def on_terminal() -> bool:
@@ -51,11 +62,12 @@ def on_terminal() -> bool:
 
 
 def show_json(value: object) -> None:
-    say(json.dumps(plain(value), indent=2, ensure_ascii=False))
+    text = json.dumps(plain(value), indent=2, ensure_ascii=False)
+    say("\n".join(map(visible_json, text.split("\n"))))
 
 
 def show_json_line(value: object) -> None:
-    say(json.dumps(plain(value), ensure_ascii=False))
+    say(visible_json(json.dumps(plain(value), ensure_ascii=False)))
 
 
 def show_table(table: Table, indent: int = 0) -> None:
@@ -71,7 +83,7 @@ def show_table(table: Table, indent: int = 0) -> None:
 def aligned(table: Table) -> list[str]:
     """The table as text: two spaces between columns, headings in capitals."""
     head = tuple(column.upper() for column in table.columns)
-    lines = [head, *table.rows]
+    lines = [head, *(tuple(map(visible, row)) for row in table.rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     return [_aligned_line(table, line, widths) for line in lines]
 
@@ -101,7 +113,7 @@ def _show_rich(table: Table, indent: int) -> None:
 def _escaped(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    return escape(visible(text))
 
 
 def plain(value: object) -> Any:

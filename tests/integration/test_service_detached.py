@@ -196,6 +196,18 @@ def test_lock_holder_is_read_without_touching_the_lock(tmp_path: Path) -> None:
     assert lock_holder(tmp_path / "absent") == 0
 
 
+def test_a_lock_of_the_same_number_on_another_disk_is_another(tmp_path: Path) -> None:
+    path, table = tmp_path / "lock", tmp_path / "locks"
+    path.touch()
+    held = path.stat()
+    device = f"{os.major(held.st_dev):02x}:{os.minor(held.st_dev):02x}"
+    other = f"1: FLOCK  ADVISORY  WRITE 1 ff:fe:{held.st_ino} 0 EOF\n"
+    table.write_text(other)
+    assert lock_holder(path, table) == 0
+    table.write_text(f"{other}2: FLOCK  ADVISORY  WRITE 4321 {device}:{held.st_ino} 0 EOF\n")
+    assert lock_holder(path, table) == 4321
+
+
 def test_listener_is_named_by_the_kernel(tmp_path: Path) -> None:
     path = tmp_path / "s"
     assert listener(path) == 0

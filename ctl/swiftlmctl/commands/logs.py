@@ -82,7 +82,7 @@ def _show(record: LogRecord, json: bool) -> None:
         output.show_json_line(record)
     elif output.on_terminal() and record.level in ("warning", "error", "critical"):
         colour = 33 if record.level == "warning" else 31
-        output.say(f"\x1b[{colour}m{record.shown}\x1b[0m")
+        output.say_in(colour, record.shown)
     else:
         output.say(record.shown)
 

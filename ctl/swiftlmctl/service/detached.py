@@ -168,16 +168,35 @@ def lock_holder(lock: Path, locks_table: Path = Path("/proc/locks")) -> int:
     Trying the lock instead would make a daemon that starts in that moment believe it lost.
     """
     try:
-        inode = lock.stat().st_ino
+        held = lock.stat()
         table = locks_table.read_text()
     except OSError:
         return 0
     for line in table.splitlines():
         # 1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF
         words = line.split()
-        if len(words) >= 6 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
-            return int(words[4]) if words[4].isdigit() else 0
+        if len(words) < 6 or words[1] != "FLOCK" or not words[4].isdigit():
+            continue
+        device, _, inode = words[5].rpartition(":")
+        if inode == str(held.st_ino) and (
+            device == _device(held) or _has_open(int(words[4]), held)
+        ):
+            return int(words[4])
     return 0
+
+
+def _device(file: os.stat_result) -> str:
+    return f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
+
+
+def _has_open(pid: int, file: os.stat_result) -> bool:
+    """The table names another device than `stat` does on file systems of several volumes."""
+    with contextlib.suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.path.samestat(descriptor.stat(), file):
+                    return True
+    return False
 
 
 def listener(path: Path) -> int:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from swiftlm_proto.paths import Paths
+from swiftlm_proto.visible import has_control, visible
+from swiftlmctl.errors import CtlError
 
 # Never to be renamed: launchd keeps orphaned records under an old label.
 LABEL = "io.github.swiftlm.swiftlmd"
@@ -37,14 +39,26 @@ def job_for(
     socket_activation: bool = False,
 ) -> Job:
     """The daemon of the installation at `paths`, run by the interpreter of `prefix`."""
+    places = {name: environ[name] for name in _PLACES if environ.get(name)}
+    for text in (str(paths.app), str(paths.logs), str(prefix), *places.values()):
+        _check(text)
     return Job(
         # -I keeps PYTHON* and the user's site packages out, and with them -X by environment.
         arguments=(str(interpreter(paths, prefix)), "-I", "-X", "utf8", "-m", "swiftlmd", "serve"),
         app=paths.app,
         log=paths.logs / STDERR_LOG,
-        places={name: environ[name] for name in _PLACES if environ.get(name)},
+        places=places,
         control_socket=paths.admin_socket if socket_activation else None,
     )
+
+
+def _check(text: str) -> None:
+    """No plist and no unit holds such a name, and none may be changed by it."""
+    if has_control(text):
+        raise CtlError(
+            f"the path {visible(text)!r} has a control character, which no service can hold",
+            hint="rename the folder, or set SWIFTLM_HOME to another",
+        )
 
 
 def interpreter(paths: Paths, prefix: Path) -> Path:

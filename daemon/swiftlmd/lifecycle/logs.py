@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from swiftlm_proto.visible import visible, visible_json, visible_lines
+
 _MAX_BYTES = 10 * 10**6
 _OLD_FILES = 5
 _ACCESS = "swiftlmd.access"
@@ -72,9 +74,7 @@ class PlainFormatter(logging.Formatter):
     """`2026-11-28T09:30:00.123Z info swiftlmd.residency.residency model ready model=x`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = record.getMessage()
-        if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
+        text = _text(self, record)
         stamp = _stamp(record.created)
         return f"{stamp} {record.levelname.lower()} {record.name} {text}"
 
@@ -88,18 +88,26 @@ class AccessFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", None) or {"message": record.getMessage()}
         line = {"time": _stamp(record.created), **fields}
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return visible_json(json.dumps(line, default=str, ensure_ascii=False))
 
 
 class JournalFormatter(logging.Formatter):
     """The journal has the time already; it wants a priority, on every line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = f"{record.name} {record.getMessage()}"
-        if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
+        text = f"{record.name} {_text(self, record)}"
         priority = _JOURNAL_PRIORITY.get(record.levelno, 6)
         return "\n".join(f"<{priority}>{line}" for line in text.splitlines())
+
+
+def _text(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """What is said is one line, whatever the names in it hold; a stack's lines are set in, so
+    that none looks like a record."""
+    text = visible(record.getMessage())
+    if record.exc_info:
+        stack = visible_lines(formatter.formatException(record.exc_info))
+        text += "".join(f"\n  {line}" for line in stack.split("\n"))
+    return text
 
 
 def _stamp(seconds: float) -> str:

@@ -94,8 +94,34 @@ def test_a_disk_that_is_full_costs_lines_and_nothing_else(
 
 
 def test_the_journal_gets_priorities_on_every_line() -> None:
-    record = logging.LogRecord("swiftlmd.x", logging.ERROR, "f", 1, "two\nlines", None, None)
-    assert logs.JournalFormatter().format(record) == "<3>swiftlmd.x two\n<3>lines"
+    record = logging.LogRecord("swiftlmd.x", logging.ERROR, "f", 1, "failed", None, failure())
+    lines = logs.JournalFormatter().format(record).split("\n")
+    assert lines[0] == "<3>swiftlmd.x failed"
+    assert {line[:5] for line in lines[1:]} == {"<3>  "}
+
+
+FORGED = "a\n2026-11-29T00:20:00.000Z error swiftlmd.x forged\r\x1b[31m\u202e"
+
+
+def failure() -> tuple[type[BaseException], BaseException, None]:
+    return ValueError, ValueError(FORGED), None
+
+
+@pytest.mark.parametrize("formatter", [logs.PlainFormatter(), logs.JournalFormatter()])
+def test_no_name_makes_a_line_of_its_own(formatter: logging.Formatter) -> None:
+    record = logging.LogRecord("swiftlmd.x", logging.ERROR, "f", 1, "bad %s", (FORGED,), failure())
+    text = formatter.format(record)
+    assert not [line for line in text.split("\n")[1:] if line.startswith(("2026", "<3>2026"))]
+    assert not {"\r", "\x1b", "\u202e"} & set(text)
+    assert text.count("forged") == 2
+
+
+def test_the_access_log_is_json_that_a_terminal_may_show() -> None:
+    record = logging.LogRecord("swiftlmd.access", logging.INFO, "f", 1, "", None, None)
+    record.fields = {"path": FORGED, "model": "\x9b\u2028\ud800"}
+    line = logs.AccessFormatter().format(record)
+    assert line.isprintable()
+    assert json.loads(line)["path"] == FORGED
 
 
 def test_last_lines_reach_into_rotated_files_and_keep_tracebacks_whole(tmp_path: Path) -> None:
