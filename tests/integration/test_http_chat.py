@@ -195,7 +195,7 @@ async def test_integers_pass_for_floats(http, server):
         ("n", 0),
         ("n", 1000),
         ("temperature", -0.1),
-        ("temperature", 2.1),
+        ("temperature", 100.1),
         ("temperature", "hot"),
         ("temperature", True),
         ("top_p", 1.5),
@@ -204,14 +204,22 @@ async def test_integers_pass_for_floats(http, server):
         ("max_tokens", "-1"),
         ("max_tokens", 1.5),
         ("max_completion_tokens", -7),
-        ("stop", ["x"] * 17),
+        ("stop", ["x"] * 65),
         ("stop", 5),
-        ("stop", "x" * 2000),
+        ("stop", "x" * 5000),
         ("logit_bias", {"abc": 1}),
         ("logit_bias", {"-1": 1}),
-        ("logit_bias", {"5": 101}),
+        ("logit_bias", {"5": 10_001}),
         ("logit_bias", {"99999999999": 1}),
-        ("top_logprobs", 21),
+        ("top_logprobs", 1001),
+        ("prompt_logprobs", 0),
+        ("prompt_logprobs", 5),
+        ("typical_p", 0.9),
+        ("dry_multiplier", 0.8),
+        ("mirostat", 2),
+        ("length_penalty", 1.5),
+        ("allowed_token_ids", [1]),
+        ("n_probs", 5),
         ("top_logprobs", 5),
         ("tool_choice", "sometimes"),
         ("tool_choice", "required"),
@@ -406,3 +414,11 @@ async def test_what_was_asked_for_and_cannot_be_is_told_in_the_answer(http):
             for line in raw.splitlines():
                 if line.startswith("data: {"):
                     json.loads(line.removeprefix("data: "))
+
+
+async def test_samplers_that_are_off_in_other_servers_words_are_taken(http, server):
+    off = {"typical_p": 1.0, "tfs_z": 1, "dry_multiplier": 0, "dry_base": 1.75, "mirostat": 0}
+    off |= {"top_n_sigma": -1, "length_penalty": 1.0, "n_probs": 0, "prompt_logprobs": None}
+    off |= {"dynatemp_range": 0.0, "bad_words": [], "grammar": ""}
+    status, _ = await post(http, server, CHAT, {**ask(), **off})
+    assert status == 200

@@ -236,4 +236,4 @@ def test_its_schemas_are_schemas_and_their_references_lead_somewhere():
         assert name in SCHEMAS
     assert SCHEMAS["LoadModelRequest"]["properties"]["pin"] == {"type": "boolean"}
     limits = SCHEMAS["ChatRequest"]["properties"]["top_logprobs"]["anyOf"][0]
-    assert (limits["minimum"], limits["maximum"]) == (0, 20)
+    assert (limits["minimum"], limits["maximum"]) == (0, 1000)

@@ -9,6 +9,7 @@ import hashlib
 import json
 import struct
 import threading
+from dataclasses import replace
 
 import pytest
 from scripted_backend import (
@@ -455,3 +456,29 @@ async def test_the_template_of_a_chat_can_be_seen(http, server):
         body = await reply.json()
     assert body["prompt"] == "<user>hi"
     assert body["count"] == len(b"<user>hi")
+
+
+async def test_aliases_are_listed_beside_the_models_they_stand_for(http):
+    backend = ScriptedBackend(aliases={"gpt-4o": MODEL, "claude-*": MODEL, "lost": "absent"})
+    async with serve(backend) as server:
+        async with http.get(server.url + "/v1/models") as reply:
+            listed = {entry["id"]: entry for entry in (await reply.json())["data"]}
+        async with http.get(server.url + "/api/tags") as reply:
+            tags = [entry["name"] for entry in (await reply.json())["models"]]
+    assert list(listed) == tags == [MODEL, EMBEDDER, "gpt-4o"]
+    assert listed["gpt-4o"]["context_length"] == listed[MODEL]["context_length"]
+
+
+async def test_a_harness_learns_of_the_tokenizer(http, tmp_path):
+    settings = {"eos_token": {"content": "</s>"}, "bos_token": "<s>", "model_max_length": 4096}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    backend = ScriptedBackend()
+    backend.models = [replace(backend.models[0], path=str(tmp_path))]
+    async with serve(backend) as server:
+        async with http.get(server.url + "/tokenizer_info") as reply:
+            found = await reply.json()
+        async with http.post(server.url + "/detokenize", json={"tokens": [104, 105]}) as reply:
+            assert (await reply.json())["prompt"] == "hi"
+    assert (found["eos_token"], found["bos_token"], found["pad_token"]) == ("</s>", "<s>", None)
+    assert found["chat_template"] == "{{ messages }}"

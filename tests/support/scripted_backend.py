@@ -161,6 +161,7 @@ class ScriptedBackend:
             machine=m.MachineStatus(device="cpu", memory_bytes=1 << 34, budget_bytes=1 << 33),
             in_flight=self.running,
             default_model=MODEL,
+            aliases=self.aliases,
         )
 
 

@@ -107,7 +107,7 @@ class HttpOptions:
     stall_s: float = 60.0  # a reader that takes nothing for this long is dropped
     max_choices: int = 16
     max_prompts: int = 128
-    max_stops: int = 16
+    max_stops: int = 64
     fetch_images: bool = True
     max_images: int = 32
     max_image_bytes: int = 20 * MIB

@@ -97,7 +97,7 @@ class MessagesRequest(Body):
     max_tokens: Positive | None = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Natural | None = None
     tools: list[MessageTool] | None = None

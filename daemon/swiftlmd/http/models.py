@@ -6,6 +6,7 @@ that look for the context length.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,13 +14,13 @@ from aiohttp import web
 
 from swiftlm_proto import messages as m
 from swiftlmd.faults import ModelNotFound
-from swiftlmd.http.context import CONTEXT
+from swiftlmd.http.context import CONTEXT, AppContext
 from swiftlmd.http.openai_json import dumps
 
 
 async def list_models(request: web.Request) -> web.Response:
     parts = request.app[CONTEXT]
-    entries = [_entry(model, parts.started_at) for model in await parts.backend.list_models()]
+    entries = [_entry(model, parts.started_at) for model in await listed(parts)]
     body: dict[str, Any] = {
         "object": "list",
         "data": entries,
@@ -30,6 +31,19 @@ async def list_models(request: web.Request) -> web.Response:
     if "client_version" in request.query:  # Codex parses this field and needs no entries
         body["models"] = []
     return web.json_response(body, dumps=dumps)
+
+
+async def listed(parts: AppContext) -> list[m.ModelStatus]:
+    """Every model, and behind them those that have another name, too."""
+    models = await parts.backend.list_models()
+    by_name = {model.model: model for model in models}
+    aliases = (await parts.backend.status()).aliases.items()
+    named = [
+        replace(by_name[name], model=alias)
+        for alias, name in sorted(aliases)
+        if name in by_name and alias not in by_name and "*" not in alias
+    ]
+    return [*models, *named]
 
 
 async def get_model(request: web.Request) -> web.Response:

@@ -168,6 +168,13 @@ ROUTES = (
         "Ollama's older vectors, of one text",
         embed.EmbeddingsBody,
     ),
+    Route(
+        "GET",
+        "/tokenizer_info",
+        "tokenizer_info",
+        tokens.tokenizer_info,
+        "Special tokens and chat template of a model",
+    ),
     Route("POST", "/tokenize", "tokenize", tokens.tokenize, "Text to tokens", tokens.TokenizeBody),
     Route(
         "POST",

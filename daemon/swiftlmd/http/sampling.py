@@ -26,11 +26,12 @@ from swiftlmd.http.schema import (
 )
 
 MAX_TOKEN_ID = 2**31 - 1
-MAX_BIASES = 4096
-MAX_STOP_CHARS = 1024
+MAX_BIASES = 1 << 18  # as many as the largest vocabularies have
+MAX_BIAS = 10_000.0
+MAX_STOP_CHARS = 4096
 
 _CONTEXT = "the context is set at load; use `swiftlmctl load MODEL --context N`"
-_PENALTY = Field(ge=-2, le=2)
+_PENALTY = Field(ge=-100, le=100)
 _SHARE = Field(ge=0, le=1)
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)(ns|us|µs|ms|s|m|h|d)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -62,11 +63,11 @@ class Sampled(Body):
         default=None, validation_alias=AliasChoices("max_tokens", "num_predict", "n_predict")
     )
     min_tokens: Natural | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, _SHARE] | None = None
     top_k: TopK | None = None
     min_p: Annotated[float, _SHARE] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = Field(
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = Field(
         default=None, validation_alias=AliasChoices("repetition_penalty", "repeat_penalty")
     )
     repetition_context_size: Lookback | None = Field(
@@ -100,6 +101,36 @@ class Sampled(Body):
         "n_ctx": _CONTEXT,
         "adapters": "LoRA adapters are not loaded per request",
         "use_beam_search": "only sampling and greedy decoding exist",
+        # These would change the shape of the answer.
+        **dict.fromkeys(
+            ("prompt_logprobs", "logprob_start_len", "return_hidden_states"),
+            "send echo: true with logprobs to /v1/completions",
+        ),
+        **dict.fromkeys(("n_probs", "post_sampling_probs"), "use logprobs and top_logprobs"),
+        "return_tokens_as_token_ids": "use return_token_ids",
+        # These would change what is chosen.
+        **dict.fromkeys(
+            (
+                *("typical_p", "tfs_z", "top_n_sigma", "top_a", "mirostat", "mirostat_mode"),
+                *("dynatemp_range", "smoothing_factor"),
+            ),
+            "use temperature, top_p, top_k or min_p",
+        ),
+        **dict.fromkeys(
+            ("dry_multiplier", "length_penalty", "no_repeat_ngram_size"),
+            "use repetition_penalty, presence_penalty or frequency_penalty",
+        ),
+        **dict.fromkeys(("allowed_token_ids", "bad_words", "bad_words_ids"), "use logit_bias"),
+        "grammar": "GBNF is not read; use guided_grammar, with a Lark grammar",
+        "truncate_prompt_tokens": "no prompt is ever cut",
+        "prompt_embeds": "send text or token ids",
+    }
+    neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "prompt_logprobs": (),
+        **dict.fromkeys(("typical_p", "tfs_z", "length_penalty"), (0, 1)),
+        "top_n_sigma": (0, -1),
+        "truncate_prompt_tokens": (-1,),
+        "logprob_start_len": (-1,),
     }
 
 
@@ -189,6 +220,8 @@ def _sampling(body: Sampled) -> m.Sampling:
         xtc_probability=body.xtc_probability,
         xtc_threshold=body.xtc_threshold,
     )
+    if (body.xtc_threshold or 0) > 0.5:  # no two tokens are that likely: it cannot act
+        sampling.xtc_probability = sampling.xtc_threshold = None
     if body.top_p == 0:  # the smallest nucleus is the likeliest token
         sampling.top_p, sampling.top_k = None, 1
     return sampling
@@ -203,8 +236,9 @@ def _logit_bias(bias: dict[str, float] | None) -> dict[int, float]:
     for key, value in bias.items():
         if not (key.isascii() and key.isdecimal() and len(key) <= 10):
             raise invalid(f"logit_bias: {key[:32]!r} is not a token id", "logit_bias")
-        if not -100 <= value <= 100:
-            raise invalid(f"logit_bias.{key}: must be between -100 and 100", "logit_bias")
+        if not -MAX_BIAS <= value <= MAX_BIAS:
+            where = f"logit_bias.{key}"
+            raise invalid(f"{where}: must be between {-MAX_BIAS:g} and {MAX_BIAS:g}", "logit_bias")
         checked[token_id(int(key), "logit_bias")] = float(value)
     return checked
 

@@ -40,6 +40,8 @@ class Body(BaseModel):
     ignored: ClassVar[frozenset[str]] = frozenset()
     # Known, and refused unless empty: the reason, or what to use instead.
     refused: ClassVar[Mapping[str, str]] = {}
+    # What means "off" in such a field where it is not one of the empty values.
+    neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {}
 
     def unknown(self) -> list[str]:
         """The fields that were sent with a value and that nothing here reads."""
@@ -85,7 +87,7 @@ LimitOrZero = Annotated[
 ]
 # How far a penalty looks back: -1 is the whole text, 0 switches the penalty off.
 Lookback = Annotated[int, Field(ge=-1, le=MAX_COUNT), BeforeValidator(_whole)]
-TopLogprobs = Annotated[int, Field(ge=0, le=20), BeforeValidator(_whole)]
+TopLogprobs = Annotated[int, Field(ge=0, le=1000), BeforeValidator(_whole)]
 TopK = Annotated[int, Field(ge=-1, le=MAX_COUNT), BeforeValidator(_whole)]
 Seed = Annotated[Annotated[int, Field(ge=0, le=2**64 - 1)] | None, BeforeValidator(_seed)]
 
@@ -170,7 +172,8 @@ def _is_escaped(raw: bytes, at: int) -> bool:
 
 def _refuse(body: Body, where: str = "") -> None:
     for name, reason in body.refused.items():
-        if (body.model_extra or {}).get(name) not in _EMPTY:
+        value = (body.model_extra or {}).get(name)
+        if value is not None and value not in body.neutral.get(name, _EMPTY):
             raise unsupported(f"'{where}{name}' is not supported: {reason}", where + name)
     for name, value in body:
         if isinstance(value, Body):

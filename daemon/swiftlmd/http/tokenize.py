@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from aiohttp import web
@@ -16,6 +18,7 @@ from swiftlmd.http.errors import invalid
 from swiftlmd.http.generation import begin
 from swiftlmd.http.openai_json import dumps
 from swiftlmd.http.schema import Body, Int
+from swiftlmd.store.folder import read_tokenizer
 
 
 class TokenizeBody(Body):
@@ -61,7 +64,19 @@ async def detokenize(request: web.Request) -> web.Response:
     reply = await parts.backend.detokenize(record.model, m.DetokenizeRequest(ids=ids))
     if reply.fault is not None:
         raise from_fault(reply.fault)
-    return web.json_response({"content": reply.text, "model": record.model}, dumps=dumps)
+    # vLLM's clients read `prompt`, llama.cpp's `content`.
+    answer = {"content": reply.text, "prompt": reply.text, "model": record.model}
+    return web.json_response(answer, dumps=dumps)
+
+
+async def tokenizer_info(request: web.Request) -> web.Response:
+    """What harnesses ask instead of having the tokenizer's files themselves."""
+    backend = request.app[CONTEXT].backend
+    record = await begin(request, request.query.get("model"), False)
+    models = {model.model: model for model in await backend.list_models()}
+    folder = models[record.model].path if record.model in models else ""
+    found = await asyncio.to_thread(read_tokenizer, Path(folder)) if folder else {}
+    return web.json_response({"model": record.model, **found}, dumps=dumps)
 
 
 async def apply_template(request: web.Request) -> web.Response:

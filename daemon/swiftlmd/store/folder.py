@@ -193,3 +193,21 @@ def _chat_template(folder: Path) -> str:
         return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
     except (OSError, ValueError, AttributeError, RecursionError, ModelFilesError):
         return ""
+
+
+_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+_TOLD = ("tokenizer_class", "model_max_length", "add_bos_token", "add_eos_token")
+
+
+def read_tokenizer(folder: Path) -> dict[str, object]:
+    """What a client has to know of a model's tokenizer; empty where its settings are unreadable."""
+    found: dict[str, object] = {"chat_template": _chat_template(folder)}
+    try:
+        raw = json.loads(read_bounded(folder / "tokenizer_config.json", _MAX_SETTINGS_BYTES))
+    except (OSError, ValueError, RecursionError, ModelFilesError):
+        return found
+    settings = raw if isinstance(raw, dict) else {}
+    for name in _SPECIAL:
+        token = settings.get(name)
+        found[name] = token.get("content") if isinstance(token, dict) else token
+    return found | {name: settings[name] for name in _TOLD if name in settings}

@@ -17,13 +17,13 @@ log = logging.getLogger(__name__)
 
 # Field -> (smallest, largest). `repetition_context` and `seed` are no advice a model gives.
 _RANGES: Mapping[str, tuple[float, float]] = {
-    "temperature": (0.0, 2.0),
+    "temperature": (0.0, 100.0),
     "top_p": (0.0, 1.0),
     "top_k": (0, 2**31 - 1),
     "min_p": (0.0, 1.0),
     "repetition_penalty": (0.01, 100.0),
-    "presence_penalty": (-2.0, 2.0),
-    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-100.0, 100.0),
+    "frequency_penalty": (-100.0, 100.0),
 }
 FIELDS = tuple(_RANGES)
 

@@ -28,7 +28,7 @@ class SamplingSettings:
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
     repetition_penalty: float = 1.0
-    repetition_context: int = 20  # tokens looked back, mlx-lm's default
+    repetition_context: int = 64  # tokens looked back, as llama.cpp, Ollama and LM Studio do
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
@@ -58,8 +58,8 @@ class SamplingSettings:
         _within("min_p", self.min_p, 0.0, 1.0)
         _within("xtc_probability", self.xtc_probability, 0.0, 1.0)
         _within("xtc_threshold", self.xtc_threshold, 0.0, 0.5)
-        _within("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _within("presence_penalty", self.presence_penalty, -100.0, 100.0)
+        _within("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
         _within("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         for token_id, bias in self.logit_bias:
             if not 0 <= token_id < vocab_size:
@@ -67,7 +67,7 @@ class SamplingSettings:
                     "logit_bias",
                     f"logit_bias names token {token_id}; this model has 0 to {vocab_size - 1}",
                 )
-            _within("logit_bias", bias, -100.0, 100.0)
+            _within("logit_bias", bias, -10_000.0, 10_000.0)
         if self.top_k >= vocab_size:
             return replace(self, top_k=0)
         return self

@@ -17,7 +17,7 @@ from swiftlmd.faults import ServiceError, from_fault
 from swiftlmd.http.channel import Channel
 from swiftlmd.http.context import CONTEXT, RECORD
 from swiftlmd.http.errors import invalid, unsupported
-from swiftlmd.http.models import capabilities
+from swiftlmd.http.models import capabilities, listed
 from swiftlmd.http.ollama.answers import CONTENT_TYPE, error_body
 from swiftlmd.http.ollama.generate import named
 from swiftlmd.http.openai_json import dumps
@@ -53,14 +53,14 @@ class PullBody(Body):
 
 async def tags(request: web.Request) -> web.Response:
     parts = request.app[CONTEXT]
-    models = await parts.backend.list_models()
-    listed = [{**_entry(x), "modified_at": _moment(parts.started_at)} for x in models]
-    return web.json_response({"models": listed}, dumps=dumps)
+    models = await listed(parts)
+    entries = [{**_entry(x), "modified_at": _moment(parts.started_at)} for x in models]
+    return web.json_response({"models": entries}, dumps=dumps)
 
 
 async def running(request: web.Request) -> web.Response:
     models = [x for x in await request.app[CONTEXT].backend.list_models() if x.loaded is not None]
-    listed = [
+    entries = [
         {
             **_entry(model),
             "size": model.footprint_bytes or model.size_bytes,
@@ -70,7 +70,7 @@ async def running(request: web.Request) -> web.Response:
         }
         for model in models
     ]
-    return web.json_response({"models": listed}, dumps=dumps)
+    return web.json_response({"models": entries}, dumps=dumps)
 
 
 async def show(request: web.Request) -> web.Response:

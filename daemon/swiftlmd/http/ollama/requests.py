@@ -24,8 +24,6 @@ class OllamaOptions(sampling.Sampled):
     threads, which layers on the GPU) is decided by the plan here."""
 
     num_ctx: Int | None = None
-    typical_p: float | None = None
-    tfs_z: float | None = None
 
     ignored: ClassVar[frozenset[str]] = sampling.Sampled.ignored | {
         *("num_batch", "num_gpu", "main_gpu", "num_thread", "low_vram", "f16_kv", "logits_all"),
@@ -36,7 +34,7 @@ class OllamaOptions(sampling.Sampled):
         name: reason
         for name, reason in sampling.Sampled.refused.items()
         if name != "num_ctx"  # nearly every client sends one
-    } | {"mirostat": "use temperature, top_p, top_k or min_p"}
+    }
 
 
 class OllamaRequest(Body):
@@ -130,7 +128,6 @@ async def prompt_request(body: OllamaPrompt, parts: AppContext) -> m.GenerateReq
 
 def _asked(request: m.GenerateRequest, body: OllamaRequest, parts: AppContext) -> m.GenerateRequest:
     options = body.options or OllamaOptions()
-    _refuse_samplers(options)
     try:
         sampling.apply(options, request, parts.options)
     except ServiceError as error:
@@ -146,13 +143,6 @@ def _asked(request: m.GenerateRequest, body: OllamaRequest, parts: AppContext) -
     if request.chat is not None:
         _set_thinking(body.think, request, request.chat)
     return request
-
-
-def _refuse_samplers(options: OllamaOptions) -> None:
-    for name in ("typical_p", "tfs_z"):
-        if getattr(options, name) not in (None, 0, 1):
-            where = f"options.{name}"
-            raise unsupported(f"{where}: use temperature, top_p, top_k or min_p", where)
 
 
 def _set_thinking(think: bool | str | None, request: m.GenerateRequest, chat: m.Chat) -> None:
