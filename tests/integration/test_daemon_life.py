@@ -241,6 +241,20 @@ async def test_wedged_engine_is_ended_and_replaced(place: Home) -> None:
         assert status == 200
 
 
+async def test_a_model_that_cannot_be_removed_stays_loaded(place: Home) -> None:
+    own = place.root / "own"
+    (place.paths.models / "tiny").rename(own)
+    place.paths.config_file.write_text(f'[models]\nfolders = ["{own}"]\n')
+    async with daemon(place) as live:
+        assert (await live.chat(model="own"))[0] == 200
+        before = await live.admin.status(m.StatusRequest())
+        removed = await live.admin.remove_model(m.RemoveModelRequest(model="own"))
+        assert "your own folder" in removed.fault.message
+        after = await live.admin.status(m.StatusRequest())
+        assert [r.pid for r in after.models if r.pid] == [r.pid for r in before.models if r.pid]
+        assert (await live.chat(model="own"))[0] == 200
+
+
 async def test_request_is_listed_and_cancelled_by_its_id(place: Home) -> None:
     async with daemon(place, SLOW) as live:
         stream = live.stream()

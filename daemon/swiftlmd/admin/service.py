@@ -192,11 +192,11 @@ class AdminService(m.AdminBase):
 
     async def remove_model(self, message: m.RemoveModelRequest) -> m.RemoveModelReply:
         try:
-            if not message.dry_run:
-                await self._service.residency.unload(message.model)
-            removed = await self._store.remove(message.model, dry_run=message.dry_run)
-            kept = 0
-            if not message.dry_run:  # what was said to it goes with the model
+            removed, kept = await self._store.remove(message.model, dry_run=True), 0
+            if not message.dry_run:  # what cannot be removed stays loaded
+                async with self._service.residency.removing(message.model):
+                    removed = await self._store.remove(message.model, dry_run=False)
+                # What was said to it goes with the model.
                 kept = await asyncio.to_thread(self._prefixes.delete, message.model)
         except ServiceError as error:
             return m.RemoveModelReply(fault=error.to_fault())
@@ -335,19 +335,23 @@ class AdminService(m.AdminBase):
 
     async def cache_control(self, message: m.CacheControlRequest) -> m.CacheControlReply:
         stats: dict[str, str] = {}
-        wanted = await self._named(message.model) if message.model else ""
         try:
-            for resident in self._service.residency.residents:
-                if resident.engine is not None and wanted in ("", resident.name):
+            wanted = await self._named(message.model) if message.model else ""
+        except ServiceError as error:
+            return m.CacheControlReply(fault=error.to_fault())
+        fault = None
+        for resident in self._service.residency.residents:
+            if resident.engine is not None and wanted in ("", resident.name):
+                try:
                     request = m.CacheRequest(clear=message.clear)
                     reply = await resident.engine.client.cache(request)
                     stats[resident.name] = reply.stats
-            if message.clear:
-                names = {wanted, message.model} - stats.keys()  # a model that is gone has its own
-                stats |= await self._delete_prefixes(names if message.model else None)
-        except ServiceError as error:
-            return m.CacheControlReply(stats=stats, fault=error.to_fault())
-        return m.CacheControlReply(stats=stats)
+                except ServiceError as error:  # the others, and the disk, are cleared all the same
+                    fault = error.to_fault()
+        if message.clear:
+            names = {wanted, message.model} - stats.keys()  # a model that is gone has its own
+            stats |= await self._delete_prefixes(names if message.model else None)
+        return m.CacheControlReply(stats=stats, fault=fault)
 
     async def _delete_prefixes(self, models: set[str] | None) -> dict[str, str]:
         """On disk, of models that are not loaded; None: of all."""

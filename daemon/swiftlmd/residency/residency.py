@@ -102,6 +102,7 @@ class Residency:
         self._room = Evictor(clock, planner, self._residents, self._stop, memory_is_short)
         self._tasks = asyncio.TaskGroup()
         self._closing = False
+        self._being_removed: set[str] = set()  # their files go: nobody loads them
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -216,6 +217,19 @@ class Residency:
         freed = await self._end(resident, f"model '{name}' was unloaded")
         return Unloaded(was_loaded=pid != 0, freed_bytes=freed, pid=pid)
 
+    @asynccontextmanager
+    async def removing(self, name: str) -> AsyncIterator[None]:
+        """The model is not in memory, and is not loaded until the block ends. Raises ServiceError
+        while it is used."""
+        if name in self._being_removed:
+            raise _is_removed(name)
+        self._being_removed.add(name)
+        try:
+            await self.unload(name)
+            yield
+        finally:
+            self._being_removed.discard(name)
+
     async def evict_idle(self) -> int:
         """Memory is short: every idle model that is not pinned leaves; returns the bytes freed."""
         stops = set()
@@ -319,6 +333,8 @@ class Residency:
     async def _whole(self, name: str) -> StoredModel:
         """The model on disk; raises ServiceError when it is not there or not whole."""
         stored = await self._store.find(name)
+        if name in self._being_removed:
+            raise _is_removed(name)
         if stored is None:
             raise ModelNotFound(name, [model.name for model in await self._store.list()])
         if not stored.ready:
@@ -502,6 +518,10 @@ def _refuse_if_used(resident: Resident, force: bool) -> None:
             f"wait for them or add --force"
         )
         raise ServiceError(Kind.BUSY, message, retry_after_s=5)
+
+
+def _is_removed(name: str) -> ServiceError:
+    return ServiceError(Kind.BUSY, f"model '{name}' is being removed", retry_after_s=5)
 
 
 def _cancelled(resident: Resident) -> ServiceError:

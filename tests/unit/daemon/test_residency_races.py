@@ -307,3 +307,22 @@ async def test_a_lone_model_is_not_judged_as_a_group_because_the_configuration_c
     engine.client.stats_reply = None
     await world.clock.advance(60)
     assert not engine.killed_for
+
+
+async def test_no_model_is_loaded_while_its_files_go(world: World) -> None:
+    await world.use("a")
+    async with world.residency.removing("a"):
+        assert world.loaded() == set()
+        with pytest.raises(ServiceError, match="'a' is being removed"):
+            await world.use("a")
+        with pytest.raises(ServiceError, match="'a' is being removed"):
+            async with world.residency.removing("a"):
+                pass
+        await world.use("b")
+    await world.use("a")  # it was refused, or is there again
+    async with world.residency.lease("a"):
+        with pytest.raises(ServiceError, match="is answering 1 request"):
+            async with world.residency.removing("a"):
+                pass
+    assert "a" in world.loaded()
+    await world.use("a")
