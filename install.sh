@@ -282,8 +282,11 @@ find_python() {
   if takes_python "$(uv_python)"; then return; fi
   for candidate in python3.12 python3.13 python3.11 python3.14 python3 \
     /opt/homebrew/bin/python3.12 /opt/homebrew/bin/python3.13 /opt/homebrew/bin/python3.11 \
+    /opt/homebrew/bin/python3.14 \
     /Library/Frameworks/Python.framework/Versions/3.12/bin/python3 \
-    /Library/Frameworks/Python.framework/Versions/3.13/bin/python3; do
+    /Library/Frameworks/Python.framework/Versions/3.13/bin/python3 \
+    /Library/Frameworks/Python.framework/Versions/3.11/bin/python3 \
+    /Library/Frameworks/Python.framework/Versions/3.14/bin/python3; do
     found=$(command -v "$candidate" 2>/dev/null) || continue
     # On a Mac without developer tools this one opens a dialog; with them it is 3.9.
     if [ "$SYSTEM" = Darwin ] && [ "$found" = /usr/bin/python3 ]; then continue; fi
@@ -366,6 +369,7 @@ install() {
   link_programs
   register
   bring_up
+  keep_from_backups
   finish
 }
 
@@ -429,6 +433,15 @@ make_folders() {
   (umask 077 && mkdir -p "$APP/versions" "$STATE" "$CACHE" "$LOGS") ||
     fail $CANNOT_WRITE "cannot make the folders of $APP"
   [ -w "$APP" ] || fail $CANNOT_WRITE "cannot write into $APP"
+  keep_from_backups
+}
+
+# Models and releases are tens of GB that come again from where they came.
+keep_from_backups() {
+  [ "$SYSTEM" = Darwin ] || return 0
+  for folder in "$APP/versions" "$APP/models"; do
+    [ ! -d "$folder" ] || tmutil addexclusion "$folder" >/dev/null 2>&1 || :
+  done
 }
 
 # The mark comes before all else: without it a later run would not know the folder again.
@@ -567,7 +580,10 @@ is_whole() {
 }
 
 pip() {
-  "$VENV/bin/python3" -I -m pip --disable-pip-version-check --no-input "$@" >>"$BUILD_LOG" 2>&1
+  # A Python built with an older SDK takes macOS 26 for 16.0 and would get MLX without the matrix
+  # units of an M5; this has it read the version as it is.
+  SYSTEM_VERSION_COMPAT=0 "$VENV/bin/python3" -I -m pip --disable-pip-version-check --no-input \
+    "$@" >>"$BUILD_LOG" 2>&1
 }
 
 # The build tool is needed once and stays out of the environment.
@@ -575,8 +591,11 @@ build_wheel() {
   TOOLS=$HOME_OF_RELEASE/build
   pip install --require-hashes --target "$TOOLS" -r "$SOURCE/locks/build.txt" ||
     build_failed "the build tool"
-  PYTHONPATH=$TOOLS pip wheel --no-deps --no-build-isolation --wheel-dir "$TOOLS" "$SOURCE" ||
-    build_failed "the wheel"
+  # A variable before a call of a function stays set after it in bash's posix mode.
+  (
+    export PYTHONPATH="$TOOLS"
+    pip wheel --no-deps --no-build-isolation --wheel-dir "$TOOLS" "$SOURCE"
+  ) || build_failed "the wheel"
 }
 
 self_check() {

@@ -7,6 +7,7 @@ not healthy is gone from `current` when the script ends; a second run changes no
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import time
@@ -88,6 +89,20 @@ def test_mac_gets_the_metal_lock_and_a_launch_agent(make_box: MakeBox) -> None:
     plist = box.home / "Library" / "LaunchAgents" / "io.github.swiftlm.swiftlmd.plist"
     assert f"<string>{box.app}/current/bin/python3".replace("&", "&amp;") in plist.read_text()
     assert not (box.app / "ctl.sock").exists()
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash --posix"])
+def test_a_mac_installs_by_its_own_version_and_backs_no_release_up(
+    make_box: MakeBox, shell: str
+) -> None:
+    box = make_box("launchd")
+    box.program("tmutil", f'printf "%s\\n" "$@" >>{box.root}/tmutil.log')
+    assert box.install("--no-start", shell=shell).returncode == 10
+    environ = json.loads((box.root / "pip.environ").read_text())
+    assert environ["SYSTEM_VERSION_COMPAT"] == "0"
+    assert "PYTHONPATH" not in environ  # the build tool's, gone after the wheel
+    told = (box.root / "tmutil.log").read_text().splitlines()
+    assert told[:2] == ["addexclusion", str(box.app / "versions")]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Protocol
 
 from swiftlm_engine.brain.plan import MachineLimits
 from swiftlm_engine.cluster.link import LinkLost, Stranger, read_secret
-from swiftlm_engine.cluster.transport import Unreachable
+from swiftlm_engine.cluster.transport import LocalNetworkDenied, Unreachable
 from swiftlm_proto import messages as m
 from swiftlm_proto.paths import Paths
 from swiftlmd.engines.group_secret import secret_file
@@ -95,6 +96,14 @@ class Examiner:
         return own_report(self.machine.limits(committed_bytes=0, returning_bytes=0))
 
     def _lost(self, host: Host, error: LinkLost) -> Problem:
+        if isinstance(error, LocalNetworkDenied):
+            program = os.path.realpath(sys.executable)
+            fix = (
+                "on this Mac: System Settings, Privacy & Security, Local Network: allow "
+                f"{program}, then `swiftlmctl restart`; if it is allowed there, see that "
+                f"{host.name} is on"
+            )
+            return Problem(Kind.PRIVACY, f"it {error}; macOS may forbid it to the service", fix)
         if isinstance(error, Unreachable):
             fix = f"on {host.name}: `swiftlmd join --listen {host.agent}`, beside {self._copy()}"
             if not host.agent:

@@ -7,6 +7,7 @@ stolen key opens nobody's bank. Nothing here runs on the event loop.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import ipaddress
 import json
@@ -15,6 +16,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,15 +60,38 @@ class Names:
 
 def own_names() -> Names:
     """Only what the authority may vouch for: one name beyond that voids the whole certificate."""
-    name = socket.gethostname().lower().partition(".")[0]
+    name = _bonjour_name()
     found = {
         address.address.partition("%")[0]
         for addresses in psutil.net_if_addrs().values()
         for address in addresses
         if address.family in (socket.AF_INET, socket.AF_INET6)
     }
-    private = [text for text in sorted(found) if _is_private(text)]
+    private = [text for text in sorted(found) if _is_private(text) and not _rotates(text)]
     return Names((f"{name}.local", "localhost"), tuple(private))
+
+
+def _bonjour_name() -> str:
+    """Of NAME.local: on a Mac not the name of the host, which a network may have given."""
+    name = _local_host_name() if sys.platform == "darwin" else ""
+    return (name or socket.gethostname()).lower().partition(".")[0]
+
+
+@functools.cache  # asked for every minute; a restart reads it again
+def _local_host_name() -> str:
+    command = ["/usr/sbin/scutil", "--get", "LocalHostName"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def _rotates(text: str) -> bool:
+    """Addresses of a link alone need the link's name to be reached; those of awdl and utun change
+    by themselves."""
+    address = ipaddress.ip_address(text)
+    return address.version == 6 and address.is_link_local
 
 
 def _is_private(text: str) -> bool:

@@ -27,6 +27,21 @@ class Unreachable(LinkLost):
     """Nobody listens where the agent should be, or ssh leads to none."""
 
 
+class LocalNetworkDenied(Unreachable):
+    """macOS 15 and later keep a launchd agent from other machines until its user allows it."""
+
+
+_MACOS_NO_ROUTE = 65  # EHOSTUNREACH there
+
+
+def _unreachable(reason: str, error: OSError | None = None) -> Unreachable:
+    """What macOS forbids looks like a host that is not there."""
+    no_route = error.errno == _MACOS_NO_ROUTE if error else "No route to host" in reason
+    if sys.platform == "darwin" and no_route:
+        return LocalNetworkDenied(reason)
+    return Unreachable(reason)
+
+
 @contextmanager
 def reaching(agent: str, timeout_s: float) -> Iterator[socket.socket]:
     """A connection for the block. Raises Unreachable, also for an end that ssh explains."""
@@ -38,7 +53,9 @@ def reaching(agent: str, timeout_s: float) -> Iterator[socket.socket]:
     try:
         connection = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
     except OSError as error:
-        raise Unreachable(f"does not answer at {agent}: {error.strerror or error}") from error
+        raise _unreachable(
+            f"does not answer at {agent}: {error.strerror or error}", error
+        ) from error
     with connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield connection
@@ -69,7 +86,7 @@ def _through_ssh(name: str) -> Iterator[socket.socket]:
             raise
         except LinkLost as error:
             if reason := _reason(child, said):
-                raise Unreachable(f"cannot be reached: `ssh {name}` {reason}") from error
+                raise _unreachable(f"cannot be reached: `ssh {name}` {reason}") from error
             raise
         finally:
             ours.close()

@@ -91,3 +91,31 @@ async def test_a_disk_that_cannot_be_measured_leaves_the_prior(tmp_path, folder)
     placed = await place(tmp_path, folder, broken, mac(16, 10.67))
     assert placed.fits
     assert not json.loads(placed.plan)["streaming"]["ssd_measured"]
+
+
+def test_a_disk_is_measured_again_after_a_day_whatever_its_number(tmp_path, folder, monkeypatch):
+    disk, now = Disk(), [1e9]
+    machine, path = mac(16, 10.67), tmp_path / "disks.json"
+    DiskSpeeds(path, disk, lambda: now[0]).applied(machine, folder, RECORD)
+    disk.speed, real = 3e9, type(folder).stat
+
+    class Restarted:  # the volume has another number
+        def __init__(self, stat):
+            self.__dict__ = {name: getattr(stat, name) for name in dir(stat) if name[:2] == "st"}
+            self.st_dev += 7
+
+    monkeypatch.setattr(type(folder), "stat", lambda self, **how: Restarted(real(self, **how)))
+    kept = DiskSpeeds(path, disk, lambda: now[0] + 3600).applied(machine, folder, RECORD)
+    assert kept.speed.ssd_bytes_s.high == 2.2e9
+    assert disk.asked == [RECORD]
+    now[0] += 25 * 3600
+    later = DiskSpeeds(path, disk, lambda: now[0]).applied(machine, folder, RECORD)
+    assert later.speed.ssd_bytes_s.high == pytest.approx(3.3e9)
+
+
+def test_a_disk_that_cannot_be_measured_now_keeps_its_old_speed(tmp_path, folder):
+    now = [1e9]
+    path = tmp_path / "disks.json"
+    DiskSpeeds(path, Disk(), lambda: now[0]).applied(mac(16, 10.67), folder, RECORD)
+    warm = DiskSpeeds(path, lambda files, record: None, lambda: now[0] + 1e6)
+    assert warm.applied(mac(16, 10.67), folder, RECORD).speed.ssd_bytes_s.high == 2.2e9

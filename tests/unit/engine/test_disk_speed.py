@@ -1,6 +1,9 @@
 """Measuring a disk: nothing is read twice, and what memory answers does not count."""
 
+import os
 from pathlib import Path
+
+import pytest
 
 from swiftlm_engine.brain import disk_speed
 from swiftlm_engine.brain.disk_speed import measure_disk
@@ -39,3 +42,24 @@ def test_an_answer_from_memory_does_not_count(tmp_path, monkeypatch):
 
 def test_a_checkpoint_of_few_records_says_nothing(tmp_path):
     assert measure_disk(checkpoint(tmp_path, 1), 1 << 20) is None
+
+
+def test_without_a_way_to_drop_pages_what_lies_in_memory_is_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS, right after a download."""
+    files = checkpoint(tmp_path, 8)
+    files[0].read_bytes()
+    monkeypatch.delattr(os, "posix_fadvise")
+    assert measure_disk(files, 65536, rounds=1, threads=(1, 4), round_s=0.05) is None
+
+
+def test_without_a_way_to_drop_pages_records_that_are_not_in_memory_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "posix_fadvise")
+    monkeypatch.setattr(disk_speed, "_in_memory", lambda fd, at, size: at >= 4 << 20)
+    seen = []
+    monkeypatch.setattr(disk_speed, "_read_cold", lambda fd, at, _: seen.append(at) or 65536)
+    measure_disk(checkpoint(tmp_path, 8), 65536, rounds=1, threads=(1,), round_s=5.0)
+    assert sorted(seen) == list(range(0, 4 << 20, 65536))

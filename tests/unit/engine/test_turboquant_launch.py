@@ -52,3 +52,36 @@ def test_cuda_is_given_a_text_that_does_not_grow_with_the_kernel(monkeypatch: py
     path = given["source"].split('"')[1]
     with open(path) as included:
         assert included.read().count("a_shape") == 1000
+
+
+@pytest.mark.parametrize("tokens", [512, 513, 1025])
+def test_no_input_is_small_enough_for_a_kernel_of_another_name(
+    monkeypatch: pytest.MonkeyPatch, tokens: int
+) -> None:
+    """MLX on Metal compiles inputs of fewer than eight elements into a kernel of their own."""
+    sizes: dict[str, set[int]] = {}
+
+    def metal_kernel(**words: object) -> object:
+        def launched(**call: object) -> list[mx.array]:
+            for name, array in zip(words["input_names"], call["inputs"], strict=True):
+                sizes.setdefault(name, set()).add(array.size)
+            shapes = zip(call["output_shapes"], call["output_dtypes"], strict=True)
+            return [mx.zeros(shape, dtype) for shape, dtype in shapes]
+
+        return launched
+
+    monkeypatch.setattr(dialect.mx.fast, "metal_kernel", metal_kernel)
+    backend = launch.KernelBackend(dialect.metal(), parallel_groups=64)
+    kv = SequenceKV(codec(K4V3, DIM, backend.key_order(K4V3, DIM)))
+    for chunk in (tokens, 1, 40):
+        fresh = mx.random.normal((2, 2, chunk, DIM))
+        kv.append(fresh[0], fresh[1])
+        queries = mx.random.normal((4, chunk, DIM))
+        kv.flush(queries, backend.encode)
+        backend.attend(kv, queries, 0.1)
+    for pages in range(11):
+        for counts in ((pages,), (pages, 1), (pages, 0, 0)):
+            assert backend._count(*counts).size >= 8
+            assert backend._count(*counts).shape[: len(counts)] == tuple(n + 1 for n in counts)
+    assert {"first", "pages", "tokens", "ez"} <= sizes.keys(), "not every kernel was launched"
+    assert {name: min(found) for name, found in sizes.items() if min(found) < 8} == {}

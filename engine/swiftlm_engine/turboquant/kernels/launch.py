@@ -27,7 +27,10 @@ from swiftlm_engine.turboquant.packing import NibbleOrder
 from swiftlm_engine.turboquant.sequence import MAX_FRESH, SequenceKV
 
 MAX_ROWS = MAX_FRESH  # queries that are decoded one by one; more go through `expand`
-_COUNTER_SIZE = 1 << 17  # the largest count a kernel can be told, in pages: 8 M tokens
+# MLX on Metal passes a smaller array as `constant`, in a kernel of another name: that one would be
+# compiled inside the first request whose count reaches the other side.
+_LEAST_SIZE = 8
+_COUNTER_SIZE = 1 << 20  # the largest count a kernel can be told, in pages: 8 M tokens
 _MAX_KEPT = 256  # counts and steps; a decode step asks for the same few in every layer
 
 
@@ -269,7 +272,7 @@ class KernelBackend:
                 self._counter = mx.zeros((_COUNTER_SIZE,), mx.uint8)
             if len(self._counts) >= _MAX_KEPT:
                 self._counts.clear()
-            shape = [n + 1 for n in numbers]
+            shape = [*(n + 1 for n in numbers), _LEAST_SIZE]
             found = self._counts[numbers] = self._counter[: math.prod(shape)].reshape(shape)
         return found
 

@@ -237,6 +237,8 @@ class HostProblemKind(betterproto2.Enum):
 
     SILENT = 6
 
+    PRIVACY = 7
+
 
 class LoadEventStage(betterproto2.Enum):
     STAGE_UNSPECIFIED = 0
