@@ -6,6 +6,9 @@ values; the greedy text is that of a cold run, for every family, at batch sizes 
 
 from __future__ import annotations
 
+import gc
+from pathlib import Path
+
 import mlx.core as mx
 import pytest
 from engine_harness import EngineHarness
@@ -14,16 +17,20 @@ from mlx_lm.utils import load
 from tiny_models import NAMES, make_model
 
 from swiftlm_engine import turboquant
+from swiftlm_engine.brain.kv_extents import Extent
 from swiftlm_engine.brain.prefix_index import Kind
 from swiftlm_engine.kv.prefixed_cache import PrefixedCache
 from swiftlm_engine.kv.shared_cache import SharedKVCache, Sharing, shared_caches
 from swiftlm_engine.messages import GenerateJob
-from swiftlm_engine.prefix.cache import Match, PrefixCache
+from swiftlm_engine.prefix.cache import HitSource, Match, PrefixCache
+from swiftlm_engine.prefix.fingerprint import Fingerprint
+from swiftlm_engine.prefix.ssd import SsdLimits, SsdTier
 from swiftlm_engine.run.row_caches import Caches, RowCaches
 from swiftlm_engine.sampling.settings import SamplingSettings
 
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
+DISK = SsdLimits(max_bytes=1 << 30, min_free_bytes=0, block_tokens=64)
 PREFIX = 300
 STEPS = 6
 TOLERANCE = 1e-4
@@ -44,11 +51,12 @@ def ids(seed: int, count: int) -> list[int]:
 class Shared:
     """A model with its prefix cache, as the engine puts them together."""
 
-    def __init__(self, model, min_tokens: int = 64) -> None:
+    def __init__(self, model, min_tokens: int = 64, folder: Path | None = None) -> None:
         self.model = model
         sharing = Sharing(min_tokens)
         self.make = lambda: shared_caches(make_prompt_cache(model), sharing)
-        self.prefix = PrefixCache(self.make, 1 << 30)
+        ssd = SsdTier(folder, Fingerprint({"model": "a"}), self.make, DISK) if folder else None
+        self.prefix = PrefixCache(self.make, 1 << 30, ssd)
 
     def prefilled(self, tokens: list[int], store: bool = True) -> Caches:
         """Caches of all but the last token, from the longest prefix that is known."""
@@ -142,6 +150,15 @@ def test_a_hit_copies_nothing_and_a_turn_goes_on_in_place(tmp_path) -> None:
     assert [x.buffer for x in match.caches[0].extents()] == [buffer]  # nobody else is behind it
 
 
+def test_buffers_hold_whole_steps_however_a_prompt_is_cut(tmp_path) -> None:
+    model = loaded("llama", tmp_path)
+    caches = Shared(model).make()
+    for chunk in (300, 300, 7, 512, 1, 130):  # mlx-lm's own would hold 1,375
+        model(mx.array([ids(1, chunk)]), cache=caches)
+    assert [cache.offset for cache in caches] == [1250] * len(caches)
+    assert [x.buffer.capacity for x in caches[0].extents()] == [1280]
+
+
 def test_two_sequences_that_go_on_from_one_place_do_not_see_each_other(tmp_path) -> None:
     model = loaded("llama", tmp_path)
     shared, prompt = Shared(model), ids(1, 400)
@@ -224,3 +241,48 @@ def test_sharing_stays_out_of_models_that_compute_with_their_keys(tmp_path) -> N
     assert isinstance(caches[0][0], SharedKVCache)
     assert shared.decode(prompts, caches) == [cold(model, prompt) for prompt in prompts]
     assert caches[0][0].sharing.min_tokens > 1 << 60
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_rows_over_a_prefix_from_disk_say_what_a_cold_run_says(name, tmp_path) -> None:
+    model = loaded(name, tmp_path)
+    first, prefix = Shared(model, folder=tmp_path / "kv"), ids(1, PREFIX)
+    first.prefilled(prefix)
+    other = first.prefilled(prefix[:200] + ids(4, 60))  # in two buffers
+    assert first.prefix.close(10.0)
+    del other
+    second = Shared(model, folder=tmp_path / "kv")
+    prompts = [prefix + ids(i, 9) for i in (2, 3)] + [prefix[:200] + ids(4, 60) + ids(5, 3)]
+    hit = second.prefix.match(prompts[0])
+    assert isinstance(hit, Match)
+    assert hit.source is HitSource.SSD
+    caches = [second.prefilled(prompt) for prompt in prompts]
+    assert second.decode(prompts, caches) == [cold(model, prompt) for prompt in prompts]
+    second.prefix.close(10.0)
+
+
+def test_requests_that_end_or_are_aborted_leave_no_buffer_behind(tmp_path) -> None:
+    folder = make_model("llama", tmp_path, max_position_embeddings=8192)
+    options = {"context": 4096, "parallel": 4, "dtype": "float32", "kv": "fp16"}
+    before = _num_buffers()
+    with EngineHarness(folder, **options, prefix_cache_bytes=1 << 26) as engine:
+        system = "the quick brown fox " * 90
+        for turn in range(4):
+            jobs = [
+                GenerateJob(f"{turn}.{i}", system * (i % 2) + f"ask {i} of {turn}", GREEDY, 200)
+                for i in range(6)
+            ]
+            engine.submit(*jobs)
+            for i in (1, 3):
+                engine.abort(f"{turn}.{i}")
+            engine.collect(len(jobs))
+        session = engine.session
+        assert session.runner.num_open == 0
+        assert session.runner.kv_bytes() == 0
+        engine.mlx.call(session.prefix.clear).result(10)
+        assert _num_buffers() == before
+
+
+def _num_buffers() -> int:
+    gc.collect()
+    return sum(isinstance(x, Extent) and x.buffer.keys is not None for x in gc.get_objects())

@@ -60,7 +60,7 @@ class KVBuffer:
         return int(self.keys.nbytes + self.values.nbytes)
 
     def write(self, start: int, keys: mx.array, values: mx.array, step: int = STEP_TOKENS) -> None:
-        """Put tokens in at `start`; there is nothing behind them. As `KVCache` does. Lazy."""
+        """Put tokens in at `start`; there is nothing behind them. Lazy."""
         stop = start + keys.shape[2]
         if self.keys is None or self.values is None or stop > self.capacity:
             self.keys = _grown(self.keys, start, keys, step)
@@ -85,8 +85,10 @@ class KVBuffer:
 
 
 def _grown(held: mx.array | None, used: int, new: mx.array, step: int) -> mx.array:
+    """Room for `new` behind what is used: whole steps in all, as they are priced."""
     batch, heads, count, dim = new.shape
-    room = mx.zeros((batch, heads, (step + count - 1) // step * step, dim), new.dtype)
+    capacity = (used + count + step - 1) // step * step
+    room = mx.zeros((batch, heads, capacity - used, dim), new.dtype)
     if held is None or used == 0:
         return room
     return mx.concatenate([held[..., :used, :] if used < held.shape[2] else held, room], axis=2)
