@@ -23,8 +23,8 @@ vendor() {
 mkdir -p "$target"
 vendor htm 3.1.1 2425b9bee11409177bcabc7f32e319926fc6690c1701c0b257c88bdff2d5ba90 preact/standalone.module.js LICENSE htm-preact
 vendor preact 10.24.3 d8f5d1d6bb058659079b26044ff532a77eb7060b9ae001faef80257891151880 "" LICENSE preact
-vendor marked 15.0.12 39a847a896af15b2846f927da55d444619ea55a55c236e10333056474b793aaa lib/marked.esm.js LICENSE.md marked
-vendor dompurify 3.2.6 fe734a97f5938a5ff7f99aedf348c53b8d47c897859fcc57ac4feaa70582c0b6 dist/purify.es.mjs LICENSE purify
+vendor marked 18.2.1 d66c5213fc203466186060105b01f51896764ba64b3797d2620d02e28e34b8ca lib/marked.esm.js LICENSE marked
+vendor dompurify 3.5.0 faa5f2bfe2814384b83d6edb4ed66812fbfdb2a654b4d59edd4b12304058ec20 dist/purify.es.mjs LICENSE purify
 
 # For the tests alone: the page is examined with it and never ships it.
 target=tests/web/vendor

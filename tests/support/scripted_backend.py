@@ -183,6 +183,10 @@ class Server:
     backend: ScriptedBackend
     app: web.Application
 
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
 
 @asynccontextmanager
 async def serve(
@@ -192,8 +196,9 @@ async def serve(
     store: m.StoreBase | None = None,
     sessions: Sessions | None = None,
     clock: Callable[[], float] = time.time,
+    port: int = 0,
 ) -> AsyncIterator[Server]:
-    """A real aiohttp server on a free loopback port, as the daemon runs it."""
+    """A real aiohttp server on a free loopback port, or on that of an earlier one."""
     backend = backend or ScriptedBackend()
     options = options or HttpOptions(port=0)
     app = make_app(
@@ -202,7 +207,7 @@ async def serve(
     runner = make_runner(app)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", port)
         await site.start()
         port = runner.addresses[0][1]
         yield Server(f"http://127.0.0.1:{port}", backend, app)

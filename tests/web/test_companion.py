@@ -36,7 +36,7 @@ async def test_a_first_question_gets_its_answer_with_figures_and_is_kept(page, a
         await page.get_by_text("50.0 tokens/s").wait_for()
         assert await page.locator(".assistant strong").inner_text() == "generator"
         assert "4 cached" in await page.locator(".figures").inner_text()
-        await page.get_by_role("button", name="Copy").wait_for()
+        await page.get_by_role("button", name="Copy", exact=True).first.wait_for()
         await page.reload()
         await page.locator(".assistant strong").wait_for()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fake_store import FakeStore
+from fake_store import FakeStore, offered
 from scripted_backend import serve
 
 from swiftlm_proto import messages as m
@@ -112,3 +112,37 @@ async def test_samples_thin_out_and_counters_become_rates(page, admin):
             return [second.ssd, second.ssd_hit_rate, thinned(all, 4000).length];
         }""")
         assert answer == [2, 0.9, 331 + 149]
+
+
+async def test_a_download_goes_on_when_the_page_is_loaded_again(page, admin, monkeypatch):
+    gate, whole = asyncio.Event(), asyncio.Event()
+
+    async def pull(message):
+        yield m.OperationEvent(stage="fetching", fraction=0.3)
+        await gate.wait()
+        yield m.OperationEvent(stage="done", fraction=1.0, done=True)
+        whole.set()
+
+    monkeypatch.setattr(admin, "pull", pull)
+    async with serve(admin=admin, store=FakeStore([offered("org/m", "m", 10**9)])) as server:
+        await page.goto(f"{server.url}/#models")
+        await page.get_by_role("button", name="Download org/m").click()
+        await page.get_by_text("fetching 30 %").wait_for()
+        await page.reload()
+        await page.get_by_role("button", name="Download org/m").wait_for()
+        gate.set()
+        await asyncio.wait_for(whole.wait(), 5)
+
+
+async def test_what_a_download_has_left_is_gone_on_with(page, admin):
+    reason = "not complete (1 MB are here); `swiftlmctl pull org/m` goes on"
+    admin.cached.state, admin.cached.source, admin.cached.error = (
+        m.ModelStatusState.BROKEN,
+        "hub",
+        reason,
+    )
+    async with serve(admin=admin) as server:
+        await page.goto(f"{server.url}/#models")
+        await page.get_by_text("not complete").wait_for()
+        await page.get_by_role("button", name="Resume").click()
+        assert (await asyncio.wait_for(admin.pulls.get(), 5)).model == admin.cached.model

@@ -7,6 +7,7 @@ for the model dialects.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import logging
@@ -74,6 +75,36 @@ _STATUSES = {
 Json = dict[str, Any]  # Any: JSON
 
 
+class PageDownloads:
+    """Followers of pulls that the page has begun: a transfer ends when nobody follows it, and one
+    of twenty gigabytes must not end because a page was loaded again. Its end is in `status`."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def follow(self, events: AsyncIterator[m.OperationEvent]) -> None:
+        task = asyncio.create_task(_drain(events), name="pull that a page has begun")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """A pull that is not complete is gone on with by the next daemon."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+PAGE_DOWNLOADS = web.AppKey("pulls", PageDownloads)
+
+
+async def _drain(events: AsyncIterator[m.OperationEvent]) -> None:
+    async with aclosing(cast(Any, events)) as messages:  # Any: wants a generator
+        async for event in messages:
+            if event.fault:
+                log.warning("a pull that a page has begun failed: %s", event.fault.message)
+
+
 class AdminCall(Protocol):
     """One method of a service: a coroutine, or an async iterator when it streams."""
 
@@ -93,6 +124,8 @@ class Operation:
         message = parse(self.request_type, await read_body(request))
         check_for_http(message, is_admin=request[RECORD].is_admin)
         try:
+            if isinstance(message, m.PullRequest) and not message.cancel:
+                request.app[PAGE_DOWNLOADS].follow(self.call(message))
             if self.streams:
                 return await _stream(request, self.call(message))
             reply = await self.call(message)

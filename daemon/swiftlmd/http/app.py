@@ -21,6 +21,7 @@ from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http import access_log, admin_operations
 from swiftlmd.http import web as companion
+from swiftlmd.http.admin_operations import PAGE_DOWNLOADS, PageDownloads
 from swiftlmd.http.channel import deliver
 from swiftlmd.http.context import CONTEXT, GUARD, RECORD, AppContext, RequestLog
 from swiftlmd.http.errors import error_response, from_http_exception
@@ -97,7 +98,10 @@ def make_app(
         started_at=clock(),
     )
 
+    app[PAGE_DOWNLOADS] = downloads = PageDownloads()
+
     async def close(_: web.Application) -> None:
+        await downloads.close()
         await parts.answers.close()
         await parts.images.close()
 

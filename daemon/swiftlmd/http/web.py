@@ -20,6 +20,7 @@ _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".png": "image/png",
     ".webmanifest": "application/manifest+json",
     ".LICENSE": "text/plain; charset=utf-8",
 }
@@ -90,7 +91,7 @@ def _worker(source: bytes) -> bytes:
     files = [
         name if name in _AT_THE_ROOT else f"web/{name}"
         for name in names
-        if name not in ("sw.js", "index.html") and not name.endswith(".LICENSE")
+        if name not in ("sw.js", "index.html") and not name.endswith((".LICENSE", ".png"))
     ]
     lines = {
         b'const VERSION = "";': f"const VERSION = {json.dumps(_version())};",

@@ -1,30 +1,40 @@
 // An answer as it grows: the events of the daemon, folded into one message.
 import { keptAnswer } from "./api.js";
+import { withFiles } from "./files.js";
 import { withPictures } from "./pictures.js";
 
+const TURN_MS = 12; // a burst of events leaves the page its share of time
+
 function merge(message, delta) {
-  const calls = [...(message.calls || [])];
+  let { calls } = message;
   for (const { index = 0, function: part = {} } of delta.tool_calls || []) {
-    const call = calls[index] || { name: "", arguments: "" };
-    calls[index] = { name: call.name + (part.name || ""),
-      arguments: call.arguments + (part.arguments || "") };
+    const call = calls?.[index] || { name: "", arguments: "" };
+    calls = Object.assign([...(calls || [])], { [index]: { name: call.name + (part.name || ""),
+      arguments: call.arguments + (part.arguments || "") } });
   }
   return { ...message, calls, text: message.text + (delta.content || ""),
     reasoning: message.reasoning + (delta.reasoning_content || "") };
 }
 
 const figures = ({ usage, timings }) => ({ tokens: usage.completion_tokens,
+  used: usage.prompt_tokens + usage.completion_tokens,
   cached: usage.prompt_tokens_details?.cached_tokens, speed: timings?.predicted_per_second });
 
+// What the model is shown. Answers of which nothing came are left out: they teach it to be silent.
 export const asMessages = (talk, shown) => [
   ...(talk.system ? [{ role: "system", content: talk.system }] : []),
-  ...shown.map(({ role, text, images }) => ({ role, content: withPictures(text, images) })),
+  ...shown.filter((one) => one.role === "user" || one.text)
+    .map(({ role, text, images, files }) => ({ role,
+      content: withPictures(withFiles(text, files), images) })),
 ];
 
-// Streams the answer that the daemon keeps under `key` and tells `onChange` each state of it.
-export async function answer(key, body, model, signal, onChange) {
-  let message = { role: "assistant", text: "", reasoning: "", model };
+const breath = () => new Promise((resume) => { setTimeout(resume); });
+
+// Streams the answer that the daemon keeps under `key` into `message`, telling `onChange` each
+// state of it, and returns the last. `body` null takes it up from its start.
+export async function answer(key, body, message, signal, onChange) {
   const from = performance.now();
+  let turn = from;
   try {
     for await (const event of keptAnswer(key, body, signal)) {
       const choice = event.choices?.[0];
@@ -32,15 +42,24 @@ export async function answer(key, body, model, signal, onChange) {
       if (!message.ttft && (delta.content || delta.reasoning_content || delta.tool_calls)) {
         message = { ...message, ttft: performance.now() - from };
       }
+      if (message.text === "" && delta.content && message.reasoning) {
+        message = { ...message, thought: performance.now() - from };
+      }
       message = merge(message, delta);
       if (choice?.finish_reason) message = { ...message, reason: choice.finish_reason };
       if (event.usage) message = { ...message, ...figures(event) };
       onChange(message);
+      if (performance.now() - turn > TURN_MS) {
+        await breath();
+        turn = performance.now();
+      }
     }
   } catch (error) {
     const stopped = error.name === "AbortError";
-    message = { ...message, ...(stopped ? { reason: "stopped" }
-      : { error: error.message, code: error.code }) };
+    const lost = error.status === 404 || error.status === 410;
+    message = { ...message, ...(stopped ? { reason: "stopped" } : { reason: "broken",
+      error: lost ? "The daemon was restarted before this answer was complete." : error.message,
+      code: error.code }) };
   }
-  onChange(message);
+  return message;
 }

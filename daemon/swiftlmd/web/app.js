@@ -1,6 +1,7 @@
 import { html, render, useEffect, useState } from "./vendor/htm-preact.js";
 import { CHANGED, call } from "./api.js";
 import { Chat } from "./chat.js";
+import { start } from "./chats.js";
 import { Models } from "./models.js";
 import { Monitor } from "./monitor.js";
 import { Pair, pairingToken } from "./pair.js";
@@ -10,7 +11,11 @@ import { stateOf } from "./states.js";
 
 const VIEWS = { chat: Chat, models: Models, monitor: Monitor, settings: Settings };
 const NAMES = Object.keys(VIEWS);
-const hash = () => (location.hash.slice(1) in VIEWS ? location.hash.slice(1) : "chat");
+// The view, and behind a slash what of it: `#chat/ID`.
+const place = () => {
+  const [view, path = ""] = location.hash.slice(1).split("/");
+  return view in VIEWS ? { view, path } : { view: "chat", path: "" };
+};
 const EVERY_MS = 2000;
 
 // The daemon's status, asked again every two seconds while somebody looks.
@@ -54,9 +59,9 @@ function Lock() {
 
 function App() {
   const status = useStatus();
-  const [view, setView] = useState(hash());
+  const [{ view, path }, setPlace] = useState(place());
   useEffect(() => {
-    addEventListener("hashchange", () => setView(hash()));
+    addEventListener("hashchange", () => setPlace(place()));
     addEventListener("keydown", (event) => {
       // By the place of the key: with Alt a Mac writes another character.
       const name = NAMES[Number(event.code.match(/^Digit(\d)$/)?.[1]) - 1];
@@ -74,8 +79,9 @@ function App() {
     <span class="state ${tone}" role="status">${text}</span></header>
     ${status.link === "away" && html`<p class="away" role="alert">The daemon is away. Your
       conversations are here; the page goes on by itself when it is back.</p>`}
-    <main class=${view}><${View} status=${status} /></main>`;
+    <main class=${view}><${View} status=${status} path=${path} /></main>`;
 }
 
+start(place().view === "chat" ? place().path : "");
 render(html`<${App} />`, document.getElementById("app"));
 navigator.serviceWorker?.register("sw.js").catch(() => {});

@@ -1,6 +1,5 @@
-import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { answer, asMessages } from "./answer.js";
-import { forgetAnswer } from "./api.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
+import * as chat from "./chats.js";
 import { Composer } from "./composer.js";
 import * as talks from "./conversations.js";
 import { shortest } from "./format.js";
@@ -8,120 +7,106 @@ import { Message } from "./message.js";
 import { Notice, Welcome } from "./states.js";
 import { TalkChoice, TalkList } from "./talklist.js";
 
-const SAMPLING = { temperature: [0, 2, 0.05], top_p: [0, 1, 0.05], max_tokens: [1, 131072, 1] };
+const SAMPLING = { temperature: [0, 2, 0.05], top_p: [0, 1, 0.05], top_k: [0, 1000, 1],
+  min_p: [0, 1, 0.01], max_tokens: [1, 131072, 1], seed: [0, 2147483647, 1] };
+const NEAR = 40; // pixels from the end that count as the end
 
-function Options({ talk, onChange }) {
-  const set = (name, value) => onChange({ ...talk, sampling: { ...talk.sampling,
-    [name]: value === "" ? undefined : Number(value) } });
+function Options({ talk }) {
+  const set = (name, value, [min, max]) => chat.change({ ...talk, sampling: { ...talk.sampling,
+    [name]: value === "" ? undefined : Math.min(max, Math.max(min, Number(value))) } });
   return html`<details class="options"><summary>System prompt and sampling</summary>
     <label>System prompt<textarea value=${talk.system} rows="3"
-      onChange=${(event) => onChange({ ...talk, system: event.target.value })} /></label>
-    <div class="row">${Object.entries(SAMPLING).map(([name, [min, max, step]]) => html`<label>
-      ${name.replace("_", " ")}<input type="number" min=${min} max=${max} step=${step}
+      onChange=${(event) => chat.change({ ...talk, system: event.target.value })} /></label>
+    <div class="row">${Object.entries(SAMPLING).map(([name, range]) => html`<label>
+      ${name.replace("_", " ")}<input type="number" min=${range[0]} max=${range[1]} step=${range[2]}
       placeholder="default" value=${talk.sampling[name] ?? ""}
-      onChange=${(event) => set(name, event.target.value)} /></label>`)}</div></details>`;
+      onChange=${(event) => set(name, event.target.value, range)} /></label>`)}</div></details>`;
 }
 
-function useTalks() {
-  const [all, setAll] = useState([]);
-  const [talk, setTalk] = useState(talks.fresh);
-  const reload = async () => setAll(await talks.all());
+function useShortcut(match, act) {
   useEffect(() => {
-    talks.all().then((found) => { setAll(found); if (found[0]) setTalk(found[0]); });
-  }, []);
-  const keep = async (changed) => {
-    setTalk(changed);
-    await talks.save(changed);
-    await reload();
-  };
-  return { all, talk, setTalk, keep, reload };
-}
-
-// The answer that is under way, and what begins one. `keep` stores a changed conversation.
-function useAnswer(talk, model, keep) {
-  const [live, setLive] = useState(null);
-  const abort = useRef();
-  // `body` null: the page was loaded again while the answer went on.
-  const follow = async (start, { key, parent, model: asked }, body) => {
-    const stop = new AbortController();
-    abort.current = () => { stop.abort(); forgetAnswer(key); };
-    let last;
-    setLive({ role: "assistant", text: "", reasoning: "" });
-    await answer(key, body, asked, stop.signal, (message) => {
-      last = message;
-      setLive(message);
-    });
-    setLive(null);
-    const { pending, ...settled } = start;
-    await keep(talks.add(settled, parent, last)[0]);
-  };
-  const run = async (start, parent) => {
-    const key = talks.newId() + talks.newId();
-    const history = talks.branch({ ...start, leaf: parent });
-    const body = { model, messages: asMessages(start, history), stream: true, ...start.sampling,
-      stream_options: { include_usage: true } };
-    await keep({ ...start, pending: { key, parent, model } });
-    await follow(start, { key, parent, model }, body);
-  };
-  useEffect(() => {
-    if (talk.pending && !live) follow(talk, talk.pending, null);
-  }, [talk.id]);
-  return { live, run, stop: () => abort.current?.() };
-}
-
-function useShortcut(code, act) {
-  useEffect(() => {
-    const onKey = (event) => { if (event.altKey && event.code === code) { event.preventDefault(); act(); } };
+    const onKey = (event) => { if (match(event)) { event.preventDefault(); act(); } };
     addEventListener("keydown", onKey);
     return () => removeEventListener("keydown", onKey);
   });
 }
 
-export function Chat({ status }) {
-  const { all, talk, setTalk, keep, reload } = useTalks();
-  const [chosen, setChosen] = useState("");
-  const end = useRef();
-  const ready = status.models.find((one) => one.state === "ready");
-  const model = chosen || ready?.model || status.default_model || status.models[0]?.model || "";
-  const { live, run, stop } = useAnswer(talk, model, keep);
+// The messages, which follow what is written as long as the reader is at the end.
+function Messages({ talk, live, busy, status, model }) {
+  const box = useRef();
+  const follows = useRef(true);
+  const [away, setAway] = useState(false);
+  const toEnd = () => { box.current.scrollTop = box.current.scrollHeight; };
+  const note = () => {
+    const { scrollTop, scrollHeight, clientHeight } = box.current;
+    follows.current = scrollHeight - scrollTop - clientHeight < NEAR;
+    setAway(!follows.current);
+  };
   const shown = talks.branch(talk);
-  useEffect(() => end.current?.scrollIntoView({ block: "end" }), [live?.text, talk.leaf]);
+  const question = shown.findLast((one) => one.role === "user")?.id;
+  useLayoutEffect(() => { follows.current = true; }, [question]);
+  useLayoutEffect(() => { if (follows.current) toEnd(); });
+  const all = live ? [...shown.filter((one) => one.id !== live.message.id), live.message] : shown;
+  const acts = { onRetry: (message) => chat.retry(talk, message), onContinue: (message) => chat.goOn(talk, message),
+    onEdit: (old, text) => chat.ask(talk, { ...old, text }, old.parent),
+    onShow: (leaf) => chat.change({ ...talk, leaf }) };
+  return html`<div class="scroller"><div class="messages" ref=${box} tabindex="0" role="group" aria-label="Conversation text" onScroll=${note}>
+    ${!all.length && html`<${Welcome} status=${status} model=${model} />`}
+    ${all.map((message) => html`<${Message} key=${message.id} talk=${talk} message=${message}
+      live=${live?.message.id === message.id} busy=${busy} ...${acts} />`)}</div>
+    ${away && html`<button class="down" aria-label="To the end" onClick=${() => { toEnd(); note(); }}>↓</button>`}</div>`;
+}
 
-  const ask = async (text, images, parent = talk.leaf) => {
-    const titled = talk.messages.length ? talk : { ...talk, title: text.slice(0, 48) };
-    const [asked, question] = talks.add(titled, parent, { role: "user", text, images });
-    await keep(asked);
-    await run(asked, question.id);
-  };
-  const retry = async (message) => {
-    const start = { ...talk, leaf: message.parent };
-    setTalk(start);
-    await run(start, message.parent);
-  };
-  const forget = async (gone) => {
-    await talks.remove(gone.id);
-    if (gone.id === talk.id) setTalk(talks.fresh());
-    await reload();
-  };
-  const take = async (file) => { if (file) { await talks.importFrom(await file.text()); await reload(); } };
-  const open = (other) => { if (!live) setTalk(other); };
-  const anew = () => open(talks.fresh());
-  useShortcut("KeyN", anew);
+// What was deleted comes back for a while.
+function Undo({ talk }) {
+  useEffect(() => {
+    const timer = setTimeout(chat.forgetRemoved, 10_000);
+    return () => clearTimeout(timer);
+  }, [talk.id]);
+  return html`<p class="notice undo" role="status"><span class="grow">Deleted “${talk.title}”.</span>
+    <button onClick=${chat.restore}>Undo</button></p>`;
+}
 
-  const vision = Boolean(status.models.find((one) => one.model === model)?.vision);
-  return html`<${TalkList} all=${all} current=${talk.id} onOpen=${open} onRemove=${forget}
-      onNew=${anew} onImport=${take} />
+// The part of the context that this chat has filled.
+function Context({ talk, model }) {
+  const used = talks.branch(talk).findLast((one) => one.used)?.used;
+  if (!used || !model?.context) return null;
+  return html`<small class="dim context" title="Tokens of this chat, of the model's context">${used} of ${model.context} tokens</small>`;
+}
+
+export function Chat({ status, path }) {
+  const { all, talk, removed, warning, announced, model: chosen } = chat.useChats();
+  useEffect(() => { if (path) chat.open(path); }, [path, all.length]);
+  useEffect(() => {
+    document.title = talk.messages.length ? `${talk.title} · swiftlm` : "swiftlm";
+    const address = talk.messages.length ? `#chat/${talk.id}` : "#chat";
+    if (location.hash !== address) history.replaceState(null, "", address);
+    return () => { document.title = "swiftlm"; };
+  }, [talk.id, talk.title, talk.messages.length]);
+  const named = (name) => status.models.find((one) => one.model === name);
+  const ready = status.models.find((one) => one.state === "ready");
+  const model = (chosen && (named(chosen) || !status.models.length) ? chosen : "")
+    || ready?.model || status.default_model || status.models[0]?.model || "";
+  const live = chat.liveOf(talk.id);
+  const busy = Boolean(live);
+  const open = (other) => { chat.open(other.id); location.hash = `chat/${other.id}`; };
+  useShortcut((event) => event.altKey && event.code === "KeyN", chat.anew);
+  useShortcut((event) => event.key === "Escape" && busy, () => live.stop());
+  const take = async (file) => { if (file) await chat.importFrom(await file.text()); };
+  const lists = { all, onOpen: open, onNew: chat.anew };
+  const send = (draft) => { chat.chats.model = model; chat.ask(talk, draft); };
+  return html`<${TalkList} ...${lists} current=${talk.id} onRemove=${chat.remove} onImport=${take} />
     <section class="talk"><div class="bar"><select aria-label="Model" value=${model}
-      onChange=${(event) => setChosen(event.target.value)}>${status.models.map((one) => html`
-      <option value=${one.model}>${shortest(one.model, status.models)}</option>`)}</select>
-      <${TalkChoice} all=${all} talk=${talk} onOpen=${open} onNew=${anew} /></div>
-      <div class="messages" aria-live="polite" tabindex="0">
-      ${!shown.length && !live && html`<${Welcome} status=${status} model=${model} />`}
-      ${shown.map((message) => html`<${Message} key=${message.id} talk=${talk} message=${message}
-        onRetry=${retry} onEdit=${(old, text) => ask(text, old.images, old.parent)}
-        onShow=${(leaf) => keep({ ...talk, leaf })} />`)}
-      ${live && html`<${Message} talk=${talk} message=${live} live />`}<div ref=${end}></div></div>
-      <${Notice} status=${status} /><${Options} talk=${talk} onChange=${keep} />
-      <${Composer} busy=${Boolean(live)} away=${status.link === "away"} vision=${vision}
-        onSend=${ask} onStop=${stop} /></section>`;
+      onChange=${(event) => chat.chooseModel(event.target.value)}>${status.models.map((one) => html`
+      <option value=${one.model}>${shortest(one.model, status.models)}</option>`)}
+      ${!status.models.length && html`<option value="">no model yet</option>`}</select>
+      <${Context} talk=${talk} model=${named(model)} /><${TalkChoice} ...${lists} talk=${talk} /></div>
+      <${Messages} key=${talk.id} talk=${talk} live=${live} busy=${busy} status=${status} model=${model} />
+      <span class="unseen" role="status">${announced}</span>
+      ${removed && html`<${Undo} talk=${removed} />`}
+      ${warning && html`<p class="error notice" role="alert">${warning}</p>`}
+      <${Notice} status=${status} /><${Options} talk=${talk} />
+      <${Composer} key=${`draft-${talk.id}`} draft=${chat.draftOf(talk.id)} onDraft=${(draft) => chat.setDraft(talk.id, draft)}
+        busy=${busy} away=${status.link === "away"} vision=${Boolean(named(model)?.vision)}
+        onSend=${send} onStop=${() => live.stop()} /></section>`;
 }

@@ -42,7 +42,7 @@ function Offer({ offer, onPull }) {
       : html`<button onClick=${() => onPull(offer.model)} aria-label=${`Download ${offer.model}`}>Download</button>`}</li>`;
 }
 
-export function Hub() {
+export function Hub({ link }) {
   const [text, setText] = useState("");
   const [found, setFound] = useState(null);
   const [note, setNote] = useState("");
@@ -71,7 +71,7 @@ export function Hub() {
     const words = text.trim();
     if (event.submitter?.name === "pull") pull(words); else search(words);
   };
-  useEffect(() => { search(""); }, []);
+  useEffect(() => { if (link === "up" && !found) search(""); }, [link]);
   const named = /^[\w.-]+\/[\w.-]+/.test(text.trim());
   return html`<section class="card"><h2>Find a model</h2><form class="row" onSubmit=${submit}>
       <input class="grow" type="search" value=${text} aria-label="Search the hub"

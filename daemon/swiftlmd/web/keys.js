@@ -12,12 +12,12 @@ export async function addKey(name, isFirst) {
   return key;
 }
 
-export function useKeys() {
+export function useKeys(link) {
   const [keys, setKeys] = useState(null);
   const [error, setError] = useState("");
   const ask = () => call("list_keys").then((reply) => { setKeys(reply); setError(""); })
     .catch((failure) => setError(failure.message));
-  useEffect(() => { ask(); }, []);
+  useEffect(() => { if (link !== "away") ask(); }, [link]);
   return { keys, error, ask };
 }
 
@@ -44,8 +44,8 @@ export function KeyList({ keys, onChanged }) {
     ${keys.unnamed > 0 && html`<p class="dim">and ${keys.unnamed} in the option http.api_keys</p>`}`;
 }
 
-export function Keys() {
-  const { keys, error, ask } = useKeys();
+export function Keys({ status }) {
+  const { keys, error, ask } = useKeys(status.link);
   const [name, setName] = useState("");
   const [secret, setSecret] = useState("");
   const [wrong, setWrong] = useState("");

@@ -6,11 +6,22 @@ import { highlight } from "./highlight.js";
 
 const CLEAN = {
   USE_PROFILES: { html: true },
-  FORBID_TAGS: ["style", "form", "input", "button", "textarea", "select", "img", "video", "audio",
+  FORBID_TAGS: ["style", "form", "button", "textarea", "select", "img", "video", "audio",
     "source", "picture"],
   // Ids and names could stand in for the page's own variables.
-  FORBID_ATTR: ["style", "id", "name", "class"],
+  FORBID_ATTR: ["style", "id", "name", "background"],
+  RETURN_DOM_FRAGMENT: true,
 };
+
+purify.addHook("uponSanitizeAttribute", (node, data) => {
+  // The only classes are the languages of code.
+  if (data.attrName === "class") data.keepAttr = node.tagName === "CODE" && /^language-[\w+#.-]+$/.test(data.attrValue);
+});
+
+purify.addHook("uponSanitizeElement", (node, { tagName }) => {
+  // The only inputs are the boxes of task lists.
+  if (tagName === "input" && !(node.type === "checkbox" && node.disabled)) node.remove();
+});
 
 purify.addHook("afterSanitizeAttributes", (node) => {
   if (node.tagName !== "A") return;
@@ -18,25 +29,110 @@ purify.addHook("afterSanitizeAttributes", (node) => {
   node.setAttribute("rel", "noopener noreferrer");
 });
 
-export const clean = (text) => purify.sanitize(marked.parse(text, { gfm: true, breaks: true }),
-  CLEAN);
+const SHOWN = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
+const escaped = (text) => text.replace(/[&<>"]/g, (letter) => SHOWN[letter]);
+const ALLOWED = /<(\/?)(br|sub|sup|details|summary|kbd)\s*(\/?)>/gi;
 
-// Colours and a copy button; the button is not part of the foreign text.
-export function dressCode(root) {
+// Tags that a model writes without backticks are what it wants to say: `Vec<String>`.
+function literal(text) {
+  let from = 0;
+  let shown = "";
+  for (const tag of text.matchAll(ALLOWED)) {
+    shown += escaped(text.slice(from, tag.index)) + tag[0];
+    from = tag.index + tag[0].length;
+  }
+  return shown + escaped(text.slice(from));
+}
+
+const where = (href) => { try { return new URL(href).host || "elsewhere"; } catch { return "elsewhere"; } };
+
+marked.use({ gfm: true, breaks: true, renderer: {
+  html({ text, block }) {
+    const shown = literal(text);
+    return block && !/^<\/?(br|sub|sup|details|summary|kbd)/i.test(text.trim())
+      ? `<p>${shown.trimEnd().replaceAll("\n", "<br>")}</p>` : shown;
+  },
+  image({ href, text }) { return escaped(`[${text || "picture"} from ${where(href)}, not loaded]`); },
+} });
+
+// Colours, the language's name and a copy button; none of them is part of the foreign text.
+function dressCode(root, isWhole) {
   for (const block of root.querySelectorAll("pre")) {
-    if (block.parentElement.className === "code") continue;
     const frame = document.createElement("div");
+    const head = document.createElement("div");
     const button = document.createElement("button");
+    const code = block.querySelector("code");
+    const language = code?.className.replace("language-", "") || "";
     frame.className = "code";
+    head.className = "codehead";
     button.textContent = "Copy";
     button.type = "button";
     button.onclick = async () => {
       button.textContent = await copy(block.textContent) ? "Copied" : "Not allowed";
       setTimeout(() => { button.textContent = "Copy"; }, 1500);
     };
+    head.append(language, button);
     block.tabIndex = 0; // a long line is scrolled by keys
-    for (const code of block.querySelectorAll("code")) highlight(code);
+    if (code && language && isWhole) highlight(code);
     block.replaceWith(frame);
-    frame.append(block, button);
+    frame.append(head, block);
+  }
+  for (const table of root.querySelectorAll("table")) { // a wide one is scrolled in its own box
+    const box = document.createElement("div");
+    box.className = "wide-table";
+    box.tabIndex = 0;
+    table.replaceWith(box);
+    box.append(table);
+  }
+  for (const part of root.querySelectorAll("p, li, h1, h2, h3, h4, h5, h6, td, th, blockquote")) part.dir = "auto";
+}
+
+const SOON = 4000; // longer code under way is coloured when it is complete
+
+function rendered(html, isWhole) {
+  const block = document.createElement("div");
+  block.className = "block";
+  block.append(purify.sanitize(html, CLEAN));
+  dressCode(block, isWhole || html.length < SOON);
+  return block;
+}
+
+// Shows growing text in `root`: a block that is complete is rendered once and never touched again,
+// so that a long answer costs no more per token than a short one, and a selection stays.
+export class Growing {
+  constructor(root) {
+    this.root = root;
+    this.blocks = []; // {raw, html, node}
+    this.text = "";
+  }
+
+  // `isWhole`: no more follows, and what later text has changed (a link's target) is looked at again.
+  show(given, isWhole) {
+    const text = given.replace(/\r\n?/g, "\n"); // as the lexer counts
+    if (isWhole || !text.startsWith(this.text)) return this.#replace(0, text, true);
+    let at = this.blocks.length - 1;
+    while (at > 0 && !this.blocks[at].raw.trim()) at -= 1; // what follows may belong to the one before
+    at = Math.max(at, 0);
+    const before = this.blocks.slice(0, at).reduce((sum, block) => sum + block.raw.length, 0);
+    return this.#replace(at, text, false, before);
+  }
+
+  #replace(from, text, isWhole, before = 0) {
+    const tokens = marked.lexer(text.slice(before));
+    const old = this.blocks.splice(from);
+    tokens.forEach((token, index) => {
+      const isLast = !isWhole && index === tokens.length - 1;
+      const html = marked.parser([token]);
+      const known = old[index];
+      if (known?.html === html && known.isWhole === !isLast) {
+        this.blocks.push({ ...known, raw: token.raw });
+        return;
+      }
+      const node = rendered(html, !isLast);
+      if (known) known.node.replaceWith(node); else this.root.append(node);
+      this.blocks.push({ raw: token.raw, html, node, isWhole: !isLast });
+    });
+    for (const gone of old.slice(tokens.length)) gone.node.remove();
+    this.text = text;
   }
 }

@@ -12,6 +12,11 @@ function Actions({ model, loading, planned, acts }) {
       <button onClick=${acts.pin} aria-pressed=${model.pinned}>${model.pinned ? "Unpin" : "Pin"}</button>`;
   }
   if (loading) return null;
+  // What a download has left lacks files; another one goes on with it.
+  if (model.state === "broken" && model.source === "hub") {
+    return html`<button class="main" onClick=${acts.resume}>Resume</button>
+      <button onClick=${acts.remove}>Remove</button>`;
+  }
   return html`<button class="main" onClick=${() => acts.load()}>Load</button>
     <button aria-expanded=${planned} onClick=${acts.plan}>Plan</button>
     ${model.source !== "built-in" && html`<button onClick=${acts.remove}>Remove</button>`}`;
@@ -34,6 +39,9 @@ function Card({ model, budget }) {
       setPlanned(false);
       for await (const event of operation("load", { ...named, options })) setProgress(event);
     }),
+    resume: () => attempt(async () => {
+      for await (const event of operation("pull", named)) { setProgress(event); changed(); }
+    }),
     unload: () => attempt(() => call("unload", named)),
     pin: () => attempt(() => call("pin", { ...named, pinned: !model.pinned })),
     remove: () => confirm(`Remove ${model.model} from this disk?`)
@@ -54,24 +62,26 @@ function Card({ model, budget }) {
     ${loading && html`<label class="meter">${loading.stage || "starting"} ${percent(loading.fraction)}
       <progress max="1" value=${loading.fraction || 0}></progress></label>`}
     ${wrong && html`<div class="error notice" role="alert"><p>${wrong}</p>
-      ${!planned && html`<button onClick=${acts.plan}>See what fits</button>`}</div>`}
+      ${!planned && model.state !== "broken" && html`<button onClick=${acts.plan}>See what fits</button>`}</div>`}
     <div class="row"><${Actions} model=${model} loading=${loading} planned=${planned} acts=${acts} /></div>
     ${planned && html`<${Plan} model=${model.model} onLoad=${acts.load} />`}</article>`;
 }
 
 export function Models({ status }) {
-  const [cached, setCached] = useState([]);
-  useEffect(() => { call("list_models").then((reply) => setCached(reply.models)).catch(() => {}); },
-    [status.models.length, status.downloads.length]);
+  const [cached, setCached] = useState(null);
+  useEffect(() => {
+    if (status.link === "up") call("list_models").then((reply) => setCached(reply.models)).catch(() => {});
+  }, [status.link, status.models.length, status.downloads.length]);
   const live = new Map(status.models.map((model) => [model.model, model]));
   // What is on its way is half a model on disk, and shown as a download alone.
   const coming = new Set(status.downloads.filter((one) => one.state !== "failed").map((one) => one.model));
-  const all = [...cached.map((model) => live.get(model.model) || model),
-    ...status.models.filter((model) => !cached.some((one) => one.model === model.model))]
+  const listed = cached || [];
+  const all = [...listed.map((model) => live.get(model.model) || model),
+    ...status.models.filter((model) => !listed.some((one) => one.model === model.model))]
     .filter((model) => !coming.has(model.model));
   return html`<h1>Models</h1>${status.downloads.map((one) => html`<${Download} key=${one.model} one=${one} />`)}
     <div class="cards">${all.map((model) => html`<${Card} key=${model.model} model=${model}
       budget=${status.machine?.budget_bytes || 0} />`)}</div>
-    ${!all.length && html`<div class="empty"><p>Nothing here yet. Download a model below.</p></div>`}
-    <${Hub} />`;
+    ${cached && !all.length && html`<div class="empty"><p>Nothing here yet. Download a model below.</p></div>`}
+    <${Hub} link=${status.link} />`;
 }

@@ -64,15 +64,15 @@ function Restart({ status }) {
 }
 
 export function Network({ status }) {
-  const { keys, error, ask } = useKeys();
+  const { keys, error, ask } = useKeys(status.link);
   const [host, setHost] = useState(null);
   const [wrong, setWrong] = useState("");
   const [tls, setTls] = useState("off");
   const setting = (key) => call("get_config", { key }).then((reply) => reply.entries[0]?.value);
   const read = () => Promise.all([setting("http.host"), setting("http.tls")])
-    .then(([found, encrypted]) => { setHost(found || LOOPBACK); setTls(encrypted || "off"); })
+    .then(([found, encrypted]) => { setHost(found || LOOPBACK); setTls(encrypted || "off"); setWrong(""); })
     .catch((failure) => setWrong(failure.message));
-  useEffect(() => { read(); }, []);
+  useEffect(() => { if (status.link !== "away") read(); }, [status.link]);
   const open = host !== null && !isLoopback(host);
   const encrypted = Boolean(status.https_address);
   const served = encrypted || !isLoopback((status.http_address || "").replace(/:\d+$/, ""));

@@ -19,12 +19,13 @@ function Entry({ entry, onChanged }) {
         aria-label=${`Reset ${entry.key}`} onClick=${() => change({ unset: true })}>reset</button>`}</small></div></div>`;
 }
 
-function Options() {
+function Options({ status }) {
   const [reply, setReply] = useState({ entries: [], path: "" });
   const [error, setError] = useState("");
   const [filter, setFilter] = useState("");
-  const ask = () => call("get_config").then(setReply).catch((failure) => setError(failure.message));
-  useEffect(() => { ask(); }, []);
+  const ask = () => call("get_config").then((found) => { setReply(found); setError(""); })
+    .catch((failure) => setError(failure.message));
+  useEffect(() => { if (status.link !== "away") ask(); }, [status.link]);
   const shown = reply.entries.filter((entry) => `${entry.key} ${entry.description}`.toLowerCase()
     .includes(filter.toLowerCase()));
   return html`<div class="row head"><p class="dim">${reply.path}</p>

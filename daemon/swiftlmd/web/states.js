@@ -53,5 +53,5 @@ export function Welcome({ status, model }) {
     ? html`Answers come from <b>${model}</b> on this machine.`
     : "The model loads with your first question."}</p>
     <p class="keys"><kbd>Enter</kbd> sends <kbd>Shift</kbd> <kbd>Enter</kbd> breaks the line
-      <kbd>Esc</kbd> stops <kbd>/</kbd> writes <kbd>Alt</kbd> <kbd>N</kbd> begins anew</p></div>`;
+      <kbd>Esc</kbd> stops <kbd>/</kbd> writes <kbd>Alt</kbd> <kbd>N</kbd> starts a new chat</p></div>`;
 }

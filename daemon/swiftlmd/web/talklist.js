@@ -10,8 +10,13 @@ function download(all) {
   URL.revokeObjectURL(link.href);
 }
 
+const holds = (talk, words) => [talk.title, ...talk.messages.map((one) => one.text || "")]
+  .some((text) => text.toLowerCase().includes(words));
+
 export function TalkList({ all, current, onOpen, onNew, onRemove, onImport }) {
   const [note, setNote] = useState("");
+  const [words, setWords] = useState("");
+  const shown = words.trim() ? all.filter((talk) => holds(talk, words.trim().toLowerCase())) : all;
   const bring = async ({ target }) => {
     try {
       await onImport(target.files[0]);
@@ -20,10 +25,12 @@ export function TalkList({ all, current, onOpen, onNew, onRemove, onImport }) {
     target.value = ""; // the same file may be chosen again
   };
   return html`<aside aria-label="Conversations"><button class="main" onClick=${onNew}>New chat</button>
-    <ul>${all.map((talk) => html`<li key=${talk.id}><button onClick=${() => onOpen(talk)}
+    ${all.length > 5 && html`<input type="search" aria-label="Search the chats" placeholder="Search"
+      value=${words} onInput=${(event) => setWords(event.target.value)} />`}
+    <ul>${shown.map((talk) => html`<li key=${talk.id}><button onClick=${() => onOpen(talk)}
       aria-current=${talk.id === current ? "true" : null}>${talk.title}</button>
       <button class="cross" aria-label=${`Delete the chat ${talk.title}`} onClick=${() => onRemove(talk)}>×</button>
-      </li>`)}</ul>
+      </li>`)}${!shown.length && words && html`<li class="dim">Nothing found.</li>`}</ul>
     <div class="row"><button onClick=${() => download(all)}>Export</button>
       <label class="button">Import<input type="file" accept="application/json" aria-label="Import"
         onChange=${bring} /></label></div>${note && html`<p class="error" role="alert">${note}</p>`}</aside>`;
