@@ -33,6 +33,10 @@ class Assertion(Protocol):
 
     async def release(self) -> None: ...
 
+    @property
+    def lost(self) -> bool:
+        """It was taken, and somebody else has ended it."""
+
 
 class NoAssertion:
     """Where there is nothing to hold."""
@@ -42,6 +46,10 @@ class NoAssertion:
 
     async def release(self) -> None:
         return
+
+    @property
+    def lost(self) -> bool:
+        return False
 
 
 class ChildAssertion:
@@ -61,6 +69,10 @@ class ChildAssertion:
             )
         except OSError as error:
             log.warning("cannot keep the machine awake: %s", error)
+
+    @property
+    def lost(self) -> bool:
+        return self._child is not None and self._child.returncode is not None
 
     async def release(self) -> None:
         child, self._child = self._child, None
@@ -113,6 +125,9 @@ class SleepGuard:
             await asyncio.shield(self._assertion.release())
 
     async def _hold(self, hold: bool) -> None:
+        if hold and self.held and self._assertion.lost:
+            log.warning("what holds sleep off was ended, starting it again")
+            await self._assertion.take()
         if hold != self.held:
             await (self._assertion.take() if hold else self._assertion.release())
             self.held = hold

@@ -263,13 +263,13 @@ class Governor:
         return reading.pressure is Pressure.WARN and reading.footprint_bytes < self.soft_bytes
 
     def _actions(self, reading: Reading, now: float) -> tuple[Action, ...]:
-        """One step down the list per bad reading; everything at once on the hard level."""
+        """One step down the list per bad reading, then from its top again: what was cleared first
+        has filled up meanwhile. Everything at once on the hard level."""
         if self._level is Level.HARD:
             return _SOFT_ACTIONS if self._bad <= 1 else (*_SOFT_ACTIONS, Action.EVICT_IDLE)
         if self._only_warned(reading):
             return self._warned_action(reading, now)
-        step = min(self._bad, len(_SOFT_ACTIONS))
-        return (_SOFT_ACTIONS[step - 1],) if step else ()
+        return (_SOFT_ACTIONS[(self._bad - 1) % len(_SOFT_ACTIONS)],) if self._bad else ()
 
     def _warned_action(self, reading: Reading, now: float) -> tuple[Action, ...]:
         early = now - self._stepped_at < self._marks.warned_step_s

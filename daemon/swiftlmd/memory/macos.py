@@ -69,6 +69,7 @@ class MacReadings:
     def __init__(self, library: Any = None) -> None:  # Any: a ctypes library has no better type
         self._library = library if library is not None else ctypes.CDLL("libSystem.dylib")
         self._total = self._number("hw.memsize", ctypes.c_uint64)
+        self._host = 0  # the machine's port, once asked for
         self._page = self._number("vm.pagesize", ctypes.c_uint64) or 16384
 
     def total_bytes(self) -> int:
@@ -117,9 +118,10 @@ class MacReadings:
     def _pages(self) -> _VmStatistics64:
         pages = _VmStatistics64()
         count = ctypes.c_uint32(ctypes.sizeof(pages) // 4)
-        host = self._library.mach_host_self()
+        # Each call takes a right that nobody gives back: one is enough.
+        self._host = self._host or self._library.mach_host_self()
         self._library.host_statistics64(
-            host, _HOST_VM_INFO64, ctypes.byref(pages), ctypes.byref(count)
+            self._host, _HOST_VM_INFO64, ctypes.byref(pages), ctypes.byref(count)
         )
         return pages
 

@@ -147,7 +147,10 @@ class FakeLibSystem:
         assert size._obj.value == ctypes.sizeof(target)
         return 0
 
+    rights = 0  # that were taken and never given back
+
     def mach_host_self(self) -> int:
+        self.rights += 1
         return 9
 
     def host_statistics64(self, host: int, flavor: int, pages: Any, count: Any) -> int:
@@ -183,6 +186,14 @@ def test_macos_reads_footprint_pages_swap_and_wired() -> None:
         available_is_advice=True,
         swapped_out_bytes=50 * 16384,
     )
+
+
+def test_macos_readings_take_one_right_however_often_they_are_made() -> None:
+    library = FakeLibSystem()
+    readings = MacReadings(library)
+    for _ in range(5):
+        readings.read([])
+    assert library.rights == 1
 
 
 @pytest.mark.parametrize(

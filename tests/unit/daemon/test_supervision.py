@@ -15,7 +15,7 @@ from fakes import FakeClock, settle
 from swiftlm_proto.exit_codes import DaemonExit
 from swiftlmd.admin.self_check import _configuration
 from swiftlmd.lifecycle.instance import NoAddress, bind_port
-from swiftlmd.lifecycle.power import SleepGuard, WakeWatch, find_assertion
+from swiftlmd.lifecycle.power import ChildAssertion, SleepGuard, WakeWatch, find_assertion
 from swiftlmd.lifecycle.start_limiter import StartLimiter
 from swiftlmd.lifecycle.supervisor import Notifier, Supervisor, find_supervisor, leave_with
 from swiftlmd.main import _exit_code
@@ -177,6 +177,8 @@ class FakeAssertion:
     async def release(self) -> None:
         self.log.append("release")
 
+    lost = False
+
 
 async def test_sleep_is_held_off_while_requests_run_and_for_half_a_minute_after() -> None:
     clock, assertion, busy = FakeClock(), FakeAssertion(), [False]
@@ -194,6 +196,24 @@ async def test_sleep_is_held_off_while_requests_run_and_for_half_a_minute_after(
     assert assertion.log == ["take", "release"]
     task.cancel()
     await settle()
+
+
+async def test_what_holds_sleep_off_is_started_again_when_somebody_ends_it() -> None:
+    guard = SleepGuard(
+        FakeClock(), ChildAssertion(["sleep", "60"]), wanted=lambda: True, busy=lambda: True
+    )
+    await guard._hold(True)
+    first = guard._assertion._child  # type: ignore[attr-defined]
+    first.kill()
+    await first.wait()
+    await guard._hold(True)
+    second = guard._assertion._child  # type: ignore[attr-defined]
+    assert second.pid != first.pid
+    assert second.returncode is None
+    await guard._hold(True)
+    assert guard._assertion._child is second  # type: ignore[attr-defined]
+    await guard._hold(False)
+    assert second.returncode is not None
 
 
 async def test_sleep_is_never_held_off_unless_asked_to() -> None:
