@@ -451,3 +451,45 @@ def test_doctor_fails_when_a_check_fails(ctl: Ctl, paths: Paths) -> None:
     checks = {check["name"]: check for check in found.json["checks"]}
     assert checks["last words"]["status"] == "fail"
     assert checks["folder"]["status"] == "pass"
+
+
+def test_a_watch_goes_on_after_the_daemon_went_away_and_came_back(
+    ctl: Ctl, admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from swiftlmctl import client
+    from swiftlmctl.commands import status
+    from swiftlmctl.errors import CtlError
+
+    pauses, calls, real = [], [], client.call
+
+    def call(verb: object) -> None:
+        calls.append(verb)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        monkeypatch.setattr(FakeAdmin, "watch_status", _one_status)
+        real(verb)
+        raise CtlError("swiftlmd closed the connection")
+
+    async def _one_status(self: FakeAdmin, message: object):
+        yield self.daemon
+
+    monkeypatch.setattr(client, "call", call)
+    monkeypatch.setattr(status.time, "sleep", pauses.append)
+    with pytest.raises(KeyboardInterrupt):
+        status._watch(0.1, json=True)
+    assert len(pauses) == 2
+
+
+def test_a_watch_of_a_daemon_that_was_never_there_ends_with_its_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from swiftlmctl import client
+    from swiftlmctl.commands import status
+    from swiftlmctl.errors import CtlError
+
+    def call(verb: object) -> None:
+        raise CtlError("swiftlmd is not running")
+
+    monkeypatch.setattr(client, "call", call)
+    with pytest.raises(CtlError):
+        status._watch(0.1, json=True)

@@ -21,6 +21,7 @@ from scripted_backend import (
     serve,
 )
 
+from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
 from swiftlmd.http import schema
 
@@ -49,6 +50,29 @@ async def test_health_says_who_answers_and_what_runs(http, server):
     assert body["pid"] == 4242
     assert body["instance_id"] == "test"
     assert body["models"][0]["model"] == MODEL
+
+
+async def test_health_carries_the_plan_and_says_why_it_is_degraded(http):
+    backend = ScriptedBackend()
+    model = backend.models[0]
+    model.plan = json.dumps({
+        "strategy": "resident", "context": 4096, "kv": "fp16", "parallel": 4, "gpu_layers": None,
+        "needed_bytes": 3, "available_bytes": 4, "speed": {"decode_tokens_s": [5.0, 9.0]},
+    })  # fmt: skip
+    model.tools, model.load_fraction = True, 0.0
+    failed = m.ModelStatus(model="broken", state=m.ModelStatusState.FAILED, error="no weights")
+    backend.models.append(failed)
+    async with serve(backend) as server, http.get(server.url + "/health") as reply:
+        body = await reply.json()
+    row = body["models"][0]
+    assert row["load_fraction"] == 1
+    assert row["capabilities"]["tools"]
+    plan = row["plan"]
+    assert (plan["strategy"], plan["kv"], plan["parallel"]) == ("resident", "fp16", 4)
+    assert (plan["overcommit"], plan["predicted_tokens_per_s"]) == (0.75, [5.0, 9.0])
+    assert body["status"] == "degraded"
+    assert any("broken failed: no weights" in warning for warning in body["warnings"])
+    assert body["models"][1]["plan"] is None
 
 
 async def test_health_is_red_when_steps_have_stopped(http):

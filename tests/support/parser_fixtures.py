@@ -103,7 +103,7 @@ class PieceTexts:
     def push(self, token_id: int) -> str:
         return self.pieces[token_id]
 
-    def flush(self) -> str:
+    def flush(self, *, cut: bool = False) -> str:
         return ""
 
 

@@ -5,6 +5,7 @@ Exit codes: 0 ready, 1 dead or given up, 3 stopped, 4 not installed.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,8 @@ from swiftlmctl.commands.options import Json
 
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m
+
+_RETRY_S = 1.0
 
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")]
 Interval = Annotated[float, typer.Option("--interval", min=0.1, help="Seconds, with --watch.")]
@@ -88,9 +91,14 @@ def _show_absent(paths: Any, error: Any, json: bool) -> None:
 def _watch(interval: float, json: bool) -> None:
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
+    from swiftlmctl.errors import CtlError
     from swiftlmctl.views import status_table
 
+    seen = waiting = False
+
     async def verb(daemon: client.Daemon) -> None:
+        nonlocal seen, waiting
+        seen, waiting = True, False
         stream = daemon.admin.watch_status(m.WatchStatusRequest(interval_s=interval))
         if json:
             async for news in stream:
@@ -101,4 +109,14 @@ def _watch(interval: float, json: bool) -> None:
             async for news in stream:
                 output.say(status_table.one_line(news))
 
-    client.call(verb)
+    while True:
+        try:
+            client.call(verb)
+        except CtlError as error:
+            # What was there once comes back: a restart and an upgrade are what one watches.
+            if not seen or error.code in (CtlExit.DENIED, CtlExit.VERSION_MISMATCH):
+                raise
+            if not waiting:
+                output.warn(f"{error.message}; waiting for it to come back (Ctrl-C ends this)")
+            waiting = True
+        time.sleep(_RETRY_S)

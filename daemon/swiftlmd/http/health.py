@@ -8,6 +8,7 @@ key, where keys are set, it says nothing about models.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from aiohttp import web
@@ -26,10 +27,11 @@ async def health(request: web.Request) -> web.Response:
     parts = request.app[CONTEXT]
     status = await parts.backend.status()
     wedged = _wedged(status)
-    failed = [model.model for model in status.models if model.state == State.FAILED]
-    failed += [model.model for model in status.models if streaming.degraded(model)]
+    degraded = [
+        model for model in status.models if model.state == State.FAILED or streaming.degraded(model)
+    ]
     body: dict[str, Any] = {
-        "status": "wedged" if wedged else "degraded" if failed else "ok",
+        "status": "wedged" if wedged else "degraded" if degraded else "ok",
         "state": status.state,
         "version": status.version,
         "pid": status.pid,
@@ -40,7 +42,7 @@ async def health(request: web.Request) -> web.Response:
     if request.app[GUARD].authorized(request):
         body["in_flight"] = status.in_flight
         body["models"] = [_model(model) for model in status.models if model.state != State.CACHED]
-        body["warnings"] = status.warnings
+        body["warnings"] = [*status.warnings, *map(_why_degraded, degraded)]
     return web.json_response(body, status=503 if wedged else 200, dumps=dumps)
 
 
@@ -72,6 +74,15 @@ async def root(request: web.Request) -> web.Response:
     return web.json_response({"name": "swiftlm", "api": "/v1", "health": "/health"}, dumps=dumps)
 
 
+def _why_degraded(model: m.ModelStatus) -> str:
+    if model.state != State.FAILED:
+        return f"{model.model}: the counters of what it reads from disk contradict each other"
+    return (
+        f"{model.model} failed: {model.error or 'see the log'}; "
+        f"`swiftlmctl unload {model.model}` takes it off the list"
+    )
+
+
 def _wedged(status: m.DaemonStatus) -> list[str]:
     return [model.model for model in status.models if model.unhealthy]
 
@@ -81,7 +92,7 @@ def _model(model: m.ModelStatus) -> dict[str, Any]:
     return {
         "model": model.model,
         "state": (State(model.state).name or "").lower(),
-        "load_fraction": model.load_fraction,
+        "load_fraction": 1.0 if model.state is State.READY else model.load_fraction,
         "running": stats.running,
         "waiting": stats.waiting,
         "footprint_bytes": model.footprint_bytes,
@@ -91,4 +102,32 @@ def _model(model: m.ModelStatus) -> dict[str, Any]:
         "silent_s": round(model.silent_s, 3),
         "error": model.error or None,
         "streaming": streaming.summary(model),
+        "capabilities": {
+            "tools": model.tools,
+            "vision": model.vision,
+            "reasoning": model.reasoning,
+            "context": model.loaded.context if model.loaded else model.context,
+        },
+        "plan": _plan(model),
+    }
+
+
+def _plan(model: m.ModelStatus) -> dict[str, Any] | None:
+    """The part of the plan that says how the model runs here; all of it is in `status --json`.
+
+    `overcommit` is what the plan needs over what there is: above 1 only of a forced load.
+    """
+    if not model.plan:
+        return None
+    plan = json.loads(model.plan)
+    needed, available = plan.get("needed_bytes", 0), plan.get("available_bytes", 0)
+    stats = model.stats or m.EngineStats()
+    keys = ("strategy", "summary", "context", "parallel", "kv", "gpu_layers", "total_bytes")
+    return {key: plan.get(key) for key in keys} | {
+        "needed_bytes": needed,
+        "available_bytes": available,
+        "overcommit": round(needed / available, 3) if available else None,
+        "predicted_tokens_per_s": plan.get("speed", {}).get("decode_tokens_s"),
+        "measured_tokens_per_s": round(stats.decode_tokens_per_s, 1) or None,
+        "warnings": plan.get("warnings", []),
     }

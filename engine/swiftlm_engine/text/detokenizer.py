@@ -101,9 +101,11 @@ class Detokenizer:
         # A model that spells the noncharacter must not pass for a control token.
         return self._decoder.take(token_id).replace(MARK, REPLACEMENT)
 
-    def flush(self) -> str:
-        """What is held back, half characters as U+FFFD."""
-        return self._decoder.flush()
+    def flush(self, *, cut: bool = False) -> str:
+        """What is held back, half characters as U+FFFD; `cut`: without them, as the text was ended
+        before the model could finish them."""
+        rest = self._decoder.flush()
+        return rest.rstrip(REPLACEMENT) if cut else rest
 
 
 class _Decoder(Protocol):

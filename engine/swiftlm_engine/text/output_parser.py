@@ -110,7 +110,8 @@ class OutputParser:
 
     def finish(self, reason: TextFinish) -> list[TextEvent]:
         if not self.stopped:
-            text = self._markup_stops.push(self._detokenizer.flush())
+            half = self._detokenizer.flush(cut=reason is TextFinish.LENGTH)
+            text = self._markup_stops.push(half)
             self._reader.push(text + self._markup_stops.flush())
         cut = reason is TextFinish.LENGTH and not self.stopped
         self._emitter.interrupted = cut or self.stopped

@@ -9,7 +9,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from swiftlm_engine.text.detokenizer import REPLACEMENT, TokenTexts
+from swiftlm_engine.text.events import ContentDelta, TextFinish
 from swiftlm_engine.text.markers import MARK
+from swiftlm_engine.text.output_parser import OutputOptions, OutputParser
 
 CORPUS = ["the quick brown fox , jumps over the lazy dog . " * 5, "hello world 你好 naïve"]
 SPECIALS = ["<|end|>", "<|call|>"]
@@ -118,6 +120,19 @@ def test_an_incomplete_character_is_shown_only_by_the_flush() -> None:
     tokenizer = TOKENIZERS["byte level"]
     ids = bytes_to_ids(tokenizer, "🌸".encode()[:3])
     assert deltas(TokenTexts(tokenizer), ids) == ["", "", "", REPLACEMENT]
+
+
+@pytest.mark.parametrize("name", ["byte level", "byte fallback"])
+@pytest.mark.parametrize("cut", range(1, 4))
+def test_a_cut_by_length_shows_no_half_character(name: str, cut: int) -> None:
+    tokenizer = TOKENIZERS[name]
+    ids = bytes_to_ids(tokenizer, "実🌸".encode()[: 3 + cut])
+    for reason, shown in ((TextFinish.LENGTH, "実"), (TextFinish.STOP, "実" + REPLACEMENT)):
+        parser = OutputParser(TokenTexts(tokenizer), OutputOptions())
+        events = [event for token in ids for event in parser.push(token)]
+        events += parser.finish(reason)
+        said = "".join(event.text for event in events if isinstance(event, ContentDelta))
+        assert said.rstrip(REPLACEMENT) + REPLACEMENT * (REPLACEMENT in said) == shown
 
 
 def test_bytes_that_are_never_utf8_are_not_held_for_ever() -> None:
