@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import aiohttp
 import pytest
+from noting_services import fake
 from scripted_backend import MODEL, serve
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.http import ApiKey, HttpOptions
-from swiftlmd.http.admin_operations import operation_name
 from swiftlmd.http.openapi import ROUTE_TABLE
 from swiftlmd.http.routes import Route
 from swiftlmd.http.sessions import COOKIE, IDLE_S, TOKEN_S, Sessions
@@ -25,24 +25,6 @@ OWNERS = {
 OPEN = {
     "root", "health", "ready", "web", "web_worker", "web_manifest", "pair", "authority", "session",
 }  # fmt: skip
-
-
-def fake(base: type, asked: list[object]):
-    """A service whose every call answers with an empty reply, and notes what it was asked."""
-    service = base()
-    for path, handler in base().__mapping__().items():
-        name = operation_name(path)
-
-        async def one(message, kind=handler.reply_type):
-            asked.append(message)
-            return kind()
-
-        async def many(message, kind=handler.reply_type):
-            asked.append(message)
-            yield kind()
-
-        setattr(service, name, many if handler.cardinality.server_streaming else one)
-    return service
 
 
 def digest(key: str) -> str:

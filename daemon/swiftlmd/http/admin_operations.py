@@ -25,6 +25,7 @@ import grpclib
 from aiohttp import web
 
 from swiftlm_proto import messages as m
+from swiftlm_proto.visible import visible
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.http.channel import Channel
 from swiftlmd.http.context import GUARD, RECORD
@@ -203,13 +204,39 @@ def parse(kind: type[betterproto2.Message], raw: bytes) -> betterproto2.Message:
     if not isinstance(given, dict):
         raise invalid("the body must be a JSON object", code="invalid_type")
     try:
-        message = kind.from_dict(given)
-        bytes(message)  # types are looked at only when a message is written
+        return _message(kind, given)
     except KeyError as error:
         raise invalid(str(error.args[0])) from None
-    except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
-        raise invalid(f"a field has a wrong type: {error}") from None
+    except _WRONG_TYPE:
+        field = next((name for name, value in given.items() if _is_wrong(kind, name, value)), "")
+        shown = visible(field)[:64]
+        raise invalid(f"field '{shown}' has a wrong type; see /openapi.json", shown) from None
+
+
+# What the library that reads messages raises; it looks at types only when one is written.
+_WRONG_TYPE = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+    AssertionError,
+    RecursionError,
+    struct.error,
+)
+
+
+def _message(kind: type[betterproto2.Message], given: Json) -> betterproto2.Message:
+    message = kind.from_dict(given)
+    bytes(message)
     return message
+
+
+def _is_wrong(kind: type[betterproto2.Message], name: str, value: Any) -> bool:  # Any: JSON
+    try:
+        _message(kind, {name: value})
+    except (KeyError, *_WRONG_TYPE):
+        return True
+    return False
 
 
 def _refuse_negatives(value: Any) -> None:  # Any: JSON
