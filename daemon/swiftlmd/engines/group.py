@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict
 from typing import Any
@@ -31,7 +32,8 @@ def group_arguments(
         )
         raise ServiceError(Kind.INVALID, message)
     # One for each model: two may be loading at once.
-    secret, file = secret_file(paths), paths.state / "cluster-groups" / f"{plain(model)}.json"
+    name = f"{plain(model)}-{hashlib.sha256(model.encode()).hexdigest()[:8]}.json"  # a/b, a-b
+    secret, file = secret_file(paths), paths.state / "cluster-groups" / name
     group: dict[str, Any] = {  # Any: JSON values
         "hosts": list(settings.cluster_hosts),
         "address": settings.cluster_address,

@@ -103,19 +103,22 @@ class Hosts:
             raise ServiceError(Kind.INVALID, message, param="name")
         if gone.rank == 0:
             raise ServiceError(Kind.INVALID, "this machine leads the group and stays in it")
+        left = [host for host in hosts if host.name != name]
+        names = [host.name for host in left]
+        # First of all: a host in the group without its agent would be tried by ssh.
+        if len(left) > 1:
+            changes = self._configuration.set("cluster.hosts", json.dumps(names))
+        else:
+            changes = self._configuration.unset("cluster.hosts")
         settings = self._configuration.settings
         agents = {key: agent for key, agent in settings.cluster_agents.items() if key != name}
         if agents:
             self._configuration.set("cluster.agents", json.dumps(agents))
         else:
             self._configuration.unset("cluster.agents")
-        left = [host for host in hosts if host.name != name]
         if all(host.here for host in left):  # nobody reaches this machine from outside then
             self._configuration.unset("cluster.address")
-        if len(left) > 1:
-            names = [host.name for host in left]
-            return self._configuration.set("cluster.hosts", json.dumps(names))
-        return self._configuration.unset("cluster.hosts")
+        return changes
 
 
 def with_port(address: str) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,7 @@ from swiftlm_engine.brain.plan import LinkSpeed, MachineLimits, Range
 from swiftlm_engine.cluster.link import LinkLost
 from swiftlm_proto import messages as m
 from swiftlmd.config.live import LiveConfiguration
-from swiftlmd.config.load import load
+from swiftlmd.config.load import ConfigError, load
 from swiftlmd.config.settings import Settings
 from swiftlmd.faults import ServiceError
 from swiftlmd.hosts.checks import HostCheck, Problem
@@ -69,6 +72,33 @@ def test_the_last_host_that_leaves_leaves_no_trace(hosts: Hosts, path: Path) -> 
     assert hosts.listed()[1] == Host("c", 1, "10.0.0.3:5415")
     hosts.remove("c")
     assert cluster_table(path) == {}
+
+
+@pytest.mark.parametrize("num_written", [0, 1, 2])
+def test_a_removal_that_breaks_off_leaves_no_host_without_its_agent(
+    hosts: Hosts, path: Path, num_written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts.add(hosts.proposed("b", "10.0.0.2"), "10.0.0.1")
+    hosts.add(hosts.proposed("c", "10.0.0.3"), "10.0.0.1")
+    left = [num_written]
+
+    def breaks(change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*arguments: str) -> Any:
+            if not left[0]:
+                raise ConfigError("the disk is full")
+            left[0] -= 1
+            return change(*arguments)
+
+        return changed
+
+    live = hosts._configuration
+    monkeypatch.setattr(live, "set", breaks(live.set))
+    monkeypatch.setattr(live, "unset", breaks(live.unset))
+    with contextlib.suppress(ConfigError):
+        hosts.remove("b")
+    again = Hosts(LiveConfiguration(load(path, {}, {}), {}, {})).listed()
+    assert all(host.agent for host in again if not host.here)
+    assert (len(again) == 3) == (num_written == 0)
 
 
 @pytest.mark.parametrize("name", ["", "-oProxyCommand=x", "localhost", "b\n", "x" * 300])

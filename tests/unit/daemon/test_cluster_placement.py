@@ -103,7 +103,9 @@ async def test_engines_are_told_the_split_of_the_plan(tmp_path: Path, folder: Pa
     spread = await place(tmp_path, folder, mac(64, 48.0), replace(GROUP, engine_kv="fp16"))
     paths = under(tmp_path)
     _, file = group_arguments(GROUP, paths, "one", spread.group)
-    group_arguments(GROUP, paths, "two")  # a model that loads at the same time
+    for other in ("two", "o-ne", "o/ne"):  # models that load at the same time
+        group_arguments(GROUP, paths, other)
+    assert len(list(Path(file).parent.iterdir())) == 4
     group = told(file)
     assert group["split"] == json.loads(spread.plan)["group"]["split"]
     assert group["fingerprint"] == read_model(folder).fingerprint

@@ -53,9 +53,7 @@ def test_soft_pressure_goes_one_step_down_the_list_per_reading() -> None:
         (Action.SHRINK_PREFIX,),
         (Action.PACK_WEIGHTS,),
         (Action.SHRINK_SLOTS,),
-        (
-            Action.CLEAR_POOL,
-        ),  # it has filled up again; slots go by a fifth per round, not per second
+        (Action.CLEAR_POOL,),  # it has filled up again; slots go once a round
     ]
 
 
