@@ -104,6 +104,11 @@ CHECKS: tuple[MacCheck, ...] = (
         "swiftlmctl status; Activity Monitor, Memory",
     ),
     MacCheck(
+        "the kernel for rows that decode together",
+        "after several requests at once the log has no line `rows are attended to one by one`",
+        "send four chats at once; swiftlmctl logs -n 200",
+    ),
+    MacCheck(
         "one model over two Macs",
         "check names no problem; the model answers; its speed lies in the plan's prediction",
         "swiftlmd join --listen ADDRESS there; swiftlmctl cluster add, check, plan, load here",
