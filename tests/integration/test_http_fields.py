@@ -6,6 +6,8 @@ import pytest
 from field_table import DIALECTS
 from scripted_backend import EMBEDDER, MODEL, ScriptedBackend, serve
 
+from swiftlm_proto import messages as m
+
 USER = {"role": "user", "content": "hi"}
 ASKED = {
     "chat": ("/v1/chat/completions", {"messages": [USER]}),
@@ -13,11 +15,20 @@ ASKED = {
     "responses": ("/v1/responses", {"input": "hi"}),
     "messages": ("/v1/messages", {"messages": [USER], "max_tokens": 9}),
     "embeddings": ("/v1/embeddings", {"model": EMBEDDER, "input": "hi"}),
+    "rerank": ("/v1/rerank", {"query": "q", "documents": ["d"]}),
     "ollama chat": ("/api/chat", {"model": MODEL, "messages": [USER]}),
     "ollama generate": ("/api/generate", {"model": MODEL, "prompt": "hi"}),
     "ollama embed": ("/api/embed", {"model": EMBEDDER, "input": "hi"}),
     "ollama options": ("/api/chat", {"model": MODEL, "messages": [USER]}),
 }
+
+
+class OneToken(ScriptedBackend):
+    """Every word is one token, as rerank wants of its two."""
+
+    async def tokenize(self, model, request):
+        reply = await super().tokenize(model, request)
+        return m.TokenizeReply(ids=reply.ids[:1], text=reply.text)
 
 
 def with_field(dialect: str, name: str, value: object) -> tuple[str, dict]:
@@ -28,7 +39,7 @@ def with_field(dialect: str, name: str, value: object) -> tuple[str, dict]:
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_refused_fields_are_named_and_pass_when_off(http, dialect):
     kind = DIALECTS[dialect]
-    async with serve(ScriptedBackend()) as server:
+    async with serve(OneToken()) as server:
         for name in kind.refused:
             path, body = with_field(dialect, name, 5)
             async with http.post(server.url + path, json=body) as reply:
@@ -43,7 +54,7 @@ async def test_refused_fields_are_named_and_pass_when_off(http, dialect):
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_fields_without_effect_are_taken(http, dialect):
     kind = DIALECTS[dialect]
-    async with serve(ScriptedBackend()) as server:
+    async with serve(OneToken()) as server:
         for name in kind.ignored - kind.model_fields.keys():
             path, body = with_field(dialect, name, None)
             path, more = with_field(dialect, name, {"a": [1]})
@@ -87,7 +98,7 @@ EFFECTIVE = [
 @pytest.mark.parametrize(("dialect", "fields", "holds"), EFFECTIVE)
 async def test_fields_reach_the_engine(http, dialect, fields, holds):
     path, body = ASKED[dialect]
-    async with serve(ScriptedBackend()) as server:
+    async with serve(OneToken()) as server:
         async with http.post(server.url + path, json={**body, **fields}) as reply:
             assert reply.status == 200, await reply.text()
         assert holds(server.backend.requests[0])

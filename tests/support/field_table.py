@@ -17,6 +17,7 @@ from swiftlmd.http.embeddings import EmbeddingRequest
 from swiftlmd.http.messages_request import MessagesRequest
 from swiftlmd.http.ollama.embed import EmbedBody
 from swiftlmd.http.ollama.requests import OllamaChat, OllamaOptions, OllamaPrompt
+from swiftlmd.http.rerank import RerankRequest
 from swiftlmd.http.responses_request import ResponsesRequest
 from swiftlmd.http.schema import Body
 
@@ -27,6 +28,7 @@ DIALECTS: dict[str, type[Body]] = {
     "responses": ResponsesRequest,
     "messages": MessagesRequest,
     "embeddings": EmbeddingRequest,
+    "rerank": RerankRequest,
     "ollama chat": OllamaChat,
     "ollama generate": OllamaPrompt,
     "ollama embed": EmbedBody,
@@ -117,6 +119,11 @@ EFFECTS = {
     "options": "see ollama options",
     "images": "images of the message",
     "raw": "the prompt goes to the model as it is",
+    "query": "what the documents are to answer",
+    "documents": "the texts to sort",
+    "top_n": "how many of them come back",
+    "return_documents": "their texts come with them",
+    "instruction": "what the search is for",
     "num_ctx": "a warning where the model's context is smaller",
 }
 

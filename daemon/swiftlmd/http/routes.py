@@ -15,6 +15,7 @@ from swiftlmd.http import (
     health,
     messages,
     models,
+    rerank,
     responses,
     resumable_streams,
 )
@@ -132,6 +133,14 @@ ROUTES = (
         embeddings.embeddings,
         "Vectors of texts",
         embeddings.EmbeddingRequest,
+    ),
+    Route(
+        "POST",
+        "/v1/rerank",
+        "rerank",
+        rerank.rerank,
+        "Documents by how well they answer a query",
+        rerank.RerankRequest,
     ),
     Route(
         "GET", "/v1/answers/{key}", "answer", resumable_streams.resume, "Go on with a kept stream"
