@@ -7,11 +7,12 @@ import shutil
 import stat
 import sys
 from pathlib import Path
+from typing import Any  # JSON values
 
 from swiftlm_proto import messages as m
 from swiftlm_proto.exit_codes import CtlExit
 from swiftlm_proto.paths import Paths, locate
-from swiftlmctl import client
+from swiftlmctl import client, output
 from swiftlmctl.errors import CtlError
 from swiftlmctl.service import Phase, ServiceManager, ServiceState, choose, not_running
 from swiftlmctl.service.job import STDERR_LOG, Job, job_for
@@ -33,6 +34,19 @@ def all_checks() -> list[m.DoctorCheck]:
         _fatal(paths),
     ]
     return around + _inside(paths, manager)
+
+
+def daemon_status() -> dict[str, Any]:
+    """As `status --json` shows it; {} where no daemon answers."""
+
+    async def verb(daemon: client.Daemon) -> m.DaemonStatus:
+        return await daemon.admin.status(m.StatusRequest())
+
+    try:
+        found: dict[str, Any] = output.plain(client.call(verb))
+    except CtlError:
+        return {}
+    return found
 
 
 def _inside(paths: Paths, manager: ServiceManager) -> list[m.DoctorCheck]:
