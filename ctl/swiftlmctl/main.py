@@ -5,6 +5,7 @@ Nothing heavy at import: `--help` has to appear at once. Verbs import what they 
 
 from __future__ import annotations
 
+import os
 import sys
 from io import TextIOWrapper
 
@@ -56,6 +57,7 @@ def build() -> typer.Typer:
 
 
 def main() -> None:
+    _open_what_is_closed()
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal, or a piped file, that is not UTF-8
             stream.reconfigure(errors="replace")
@@ -70,3 +72,17 @@ def main() -> None:
         where = visible_lines(f"{e.filename or 'the system'}: {e.strerror or e}")
         sys.stderr.write(f"swiftlmctl: {where}\n")
         sys.exit(int(CtlExit.DENIED if isinstance(e, PermissionError) else CtlExit.FAILED))
+
+
+def _open_what_is_closed() -> None:
+    """A stream that whoever started us has closed (`>&-`) takes what is written and keeps nothing;
+    no file that is opened later gets its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            if nothing != number:
+                os.dup2(nothing, number)
+                os.close(nothing)
+            mode = "r" if name == "stdin" else "w"
+            stream = open(number, mode, closefd=False)  # noqa: SIM115  as long as the process lives
+            setattr(sys, name, stream)

@@ -83,6 +83,35 @@ def test_stderr_is_the_other_file(logs: Logs, folder: Path) -> None:
     assert out == "Abort trap: 6\n"
 
 
+@pytest.mark.parametrize("words", [("--since", "10m"), ("--level", "error")])
+def test_lines_without_time_and_level_are_shown_whatever_is_asked_for(
+    logs: Logs, folder: Path, words: tuple[str, str]
+) -> None:
+    (folder / "launchd.log").write_text("Abort trap: 6\n")
+    out, err = logs("--stderr", *words).communicate(timeout=60)
+    assert out == "Abort trap: 6\n"
+    assert "neither time nor level" in err
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_a_closed_stream_is_no_traceback(
+    tmp_path: Path, folder: Path, room_path: str, closed: str
+) -> None:
+    (folder / "swiftlmd.log").write_text(f"{line(1)}\n")
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SWIFTLM_HOME": str(tmp_path)}
+    for verb, code in (("logs", 0), ("status", 3)):
+        done = subprocess.run(
+            f"'{sys.executable}' -m swiftlmctl {verb} {closed}",
+            shell=True,
+            env=env | {"PYTHONPATH": room_path, "SWIFTLM_SERVICE_MANAGER": "none"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_following_goes_on_over_a_rotation(logs: Logs, folder: Path) -> None:
     handler = logging.handlers.RotatingFileHandler(
         folder / "swiftlmd.log", maxBytes=500, backupCount=9

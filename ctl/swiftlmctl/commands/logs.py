@@ -41,10 +41,14 @@ def logs(
 ) -> None:
     """Show the daemon's log, also when it is down."""
     from swiftlm_proto.paths import locate
+    from swiftlmctl import output
     from swiftlmctl.commands import log_reader
     from swiftlmctl.service.job import STDERR_LOG
 
     wanted = log_reader.Wanted(_level(level), _since(since), request)
+    if stderr and (level or since):  # no line there would match
+        output.warn("lines outside the log have neither time nor level: all are shown")
+        wanted = log_reader.Wanted(request=request)
     folder = locate().logs
     names = (STDERR_LOG,) if stderr else ("swiftlmd.log", "access.log")
     paths = [folder / name for name in names]
