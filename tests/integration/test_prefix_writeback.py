@@ -594,3 +594,17 @@ def test_killed_process_loses_only_what_was_not_yet_written(tmp_path):
     child.wait(LONG)
     child.stdout.close()
     assert length_on_disk(tmp_path, [*tokens(1, 2000), 0]) >= 500
+
+
+@pytest.mark.parametrize("deadline_s", [LONG, 0.0])
+def test_closing_on_a_full_disk_gives_everything_back(tmp_path, deadline_s):
+    class Full(PosixDisk):
+        def write(self, path, pieces):
+            raise OSError(errno.ENOSPC, "no space left on device")
+
+    cache = open_cache(tmp_path, Full())
+    cache.store(tokens(1, 100), plain(100))
+    cache.close(deadline_s)
+    assert (cache.nbytes, cache.waiting_bytes) == (0, 0)
+    cache.stats()
+    open_cache(tmp_path, PosixDisk(), lock_wait_s=0.0).close(LONG)  # its lock, too

@@ -118,6 +118,7 @@ class SsdTier:
         self._counters = _SsdCounters()
         self._planned: dict[str, BlockHeader] = {}  # files that are not in place yet
         self._namespace: Namespace = open_namespace(root, fingerprint, limits.lock_wait_s)
+        self._is_closed = False
         self._is_lost = False  # the folder could not be asked when something was last written
         try:
             self._counters.num_corrupt = load_tree(self._namespace, self.tree)
@@ -276,7 +277,7 @@ class SsdTier:
         now = self.now()
         for older in self.tree.touch(item, now):
             if older.is_ready:
-                self._writer.submit(Touch(self._path(older), now))
+                self._submit(Touch(self._path(older), now))
 
     def count_drop(self, reason: str) -> None:
         self._counters.dropped[reason] = self._counters.dropped.get(reason, 0) + 1
@@ -301,7 +302,7 @@ class SsdTier:
         """Forget a file and all that hangs on it, and delete them."""
         for gone in self.tree.remove(item):
             self._planned.pop(gone.id, None)
-            self._writer.submit(Remove(self._path(gone), gone.nbytes))
+            self._submit(Remove(self._path(gone), gone.nbytes))
 
     # ---- life ----
 
@@ -333,10 +334,18 @@ class SsdTier:
         return drained
 
     def close(self, deadline_s: float) -> bool:
-        drained = self._writer.close(deadline_s)
+        until = time.monotonic() + deadline_s
+        drained = self.drain(deadline_s)  # a write that failed asks for removals: while they can be
+        drained &= self._writer.close(max(0.0, until - time.monotonic()))
+        self._is_closed = True
         self.reap()
         self._namespace.close()
         return drained
+
+    def _submit(self, operation: Remove | Touch) -> None:
+        """Nothing once closed: the next start deletes what hangs on nothing."""
+        if not self._is_closed:
+            self._writer.submit(operation)
 
     def _path(self, item: Block | State) -> Path:
         kind = FileKind.BLOCK if isinstance(item, Block) else FileKind.STATE
