@@ -61,18 +61,21 @@ async def run(asked: Sequence[Errand], secret_file: Path) -> AsyncGenerator[m.Op
 
     loop = asyncio.get_running_loop()
     # Threads of its own: they may be busy for hours.
-    with ThreadPoolExecutor(max(1, len(asked))) as pool:
-        pending = {loop.run_in_executor(pool, work, errand) for errand in asked}
+    pool = ThreadPoolExecutor(max(1, len(asked)))
+    pending = {loop.run_in_executor(pool, work, errand) for errand in asked}
+    try:
+        while pending:
+            yield _event(latest)
+            done, pending = await asyncio.wait(pending, timeout=_LOOK_S)
+            for task in done:
+                task.result()
+    finally:
+        stopped.set()
         try:
-            while pending:
-                yield _event(latest)
-                done, pending = await asyncio.wait(pending, timeout=_LOOK_S)
-                for task in done:
-                    task.result()
-        finally:
-            stopped.set()
             if pending:
                 await asyncio.wait(pending)
+        finally:  # cancelled once more: the loop waits for no thread
+            pool.shutdown(wait=False)
     held = "; ".join(f"{errand.host.name} holds {_words(errand.wish.share)}" for errand in asked)
     yield m.OperationEvent("done", 1.0, held, done=True)
 
