@@ -7,6 +7,7 @@ sets it. Without it: `~/Library/...` on macOS, the XDG folders elsewhere.
 from __future__ import annotations
 
 import os
+import pwd
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ def locate(environ: dict[str, str] | None = None, platform: str = sys.platform) 
 
 
 def _default(env: dict[str, str], platform: str) -> Paths:
-    home = Path(env.get("HOME") or Path.home())
+    home = Path(env.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
     if platform == "darwin":
         library = home / "Library"
         app = library / "Application Support" / "swiftlm"

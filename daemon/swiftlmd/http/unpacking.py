@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 
 PIECE_BYTES = 1 << 16
+MAX_MEMBERS = 1000  # of one gzip body: each costs a copy of what is behind it
 
 # The way zlib is told of each; `deflate` comes with its header and without.
 _GZIP, _ZLIB, _BARE = 31, 15, -15
@@ -34,17 +35,25 @@ def unpack(raw: bytes, encoding: str, limit: int) -> bytes:
 
 
 def _unpack(raw: bytes, wbits: int, limit: int) -> bytes:
-    stream = zlib.decompressobj(wbits)
+    stream, num_members = zlib.decompressobj(wbits), 1
     unpacked = bytearray()
     for start in range(0, len(raw), PIECE_BYTES):  # in slices, as zlib copies what it leaves over
         left = raw[start : start + PIECE_BYTES]
-        while not stream.eof:
+        while True:
+            if stream.eof:
+                left = left.lstrip(b"\0") if wbits == _GZIP else b""  # padding, or what is no part
+                if not left:
+                    break
+                num_members += 1
+                if num_members > MAX_MEMBERS:
+                    raise zlib.error("it has too many members")
+                stream = zlib.decompressobj(wbits)
             piece = stream.decompress(left, PIECE_BYTES)
             unpacked += piece
             if len(unpacked) > limit:
                 raise TooLarge
-            left = stream.unconsumed_tail
-            if not left and len(piece) < PIECE_BYTES:
+            left = stream.unused_data if stream.eof else stream.unconsumed_tail
+            if not left and (stream.eof or len(piece) < PIECE_BYTES):
                 break
     if not stream.eof:
         raise zlib.error("the stream is cut short")

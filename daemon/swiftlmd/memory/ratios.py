@@ -58,8 +58,12 @@ class RatioStore:
         text = json.dumps({key: asdict(ratio) for key, ratio in newest}, indent=1)
         part = self._path.with_suffix(".part")
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text)
-        os.replace(part, self._path)
+        try:
+            part.write_text(text)
+            os.replace(part, self._path)
+        except OSError:  # a full disk
+            part.unlink(missing_ok=True)
+            raise
 
 
 def _read(path: Path) -> dict[str, Ratio]:

@@ -120,13 +120,23 @@ def _opened(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
     """Model, tokenizer and config; no weight is read yet."""
     try:
         model, config = load_model(folder, lazy=True, strict=True)
-        tokenizer = load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
+        tokenizer = load_tokenizer(folder, eos_token_ids=_eos_ids(config))
         _take_processor_template(tokenizer, folder / "chat_template.json")
-    except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OSError, RuntimeError) as error:
         raise EngineFault(
             FaultKind.MODEL_BROKEN, f"model folder {folder} cannot be loaded: {error}"
         ) from error
     return model, tokenizer, config
+
+
+def _eos_ids(config: dict[str, Any]) -> int | list[int] | None:
+    """Raises ValueError where they are no token ids."""
+    ids: Any = config.get("eos_token_id")
+    listed = ids if isinstance(ids, list) else [] if ids is None else [ids]
+    if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in listed):
+        raise ValueError(f"eos_token_id in config.json is no token id: {str(ids)[:100]}")
+    found: int | list[int] | None = ids
+    return found
 
 
 def _split(model: Any, gpu_layers: int | None, stream: StreamOptions | None) -> tuple[str, ...]:

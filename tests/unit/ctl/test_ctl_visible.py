@@ -53,3 +53,7 @@ def test_a_service_takes_no_path_that_it_cannot_hold(name: str, tmp_path: Path) 
     environ = {"HOME": str(tmp_path), name: "/tmp/a\nExecStartPre=/bin/true"}
     with pytest.raises(CtlError, match="control character"):
         job_for(locate(environ), environ)
+
+
+def test_an_empty_home_is_no_home() -> None:
+    assert not str(locate({"HOME": ""}).app).startswith(("/.local", ".local", "/Library"))

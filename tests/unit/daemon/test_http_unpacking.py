@@ -42,3 +42,15 @@ def test_a_bomb_is_left_at_the_limit():
 def test_what_is_damaged_or_cut_is_an_error(raw):
     with pytest.raises(zlib.error):
         unpack(raw, "gzip", 100)
+
+
+def test_gzip_of_several_members_is_read_whole():
+    members = b"".join(gzip.compress(part) for part in (b"one ", b"two ", b"x" * 300_000))
+    assert unpack(members, "gzip", 10**6) == b"one two " + b"x" * 300_000
+    with pytest.raises(TooLarge):
+        unpack(members, "gzip", 1000)
+    with pytest.raises(zlib.error):
+        unpack(gzip.compress(b"one") + b"rubbish", "gzip", 1000)
+    with pytest.raises(zlib.error, match="members"):
+        unpack(gzip.compress(b"") * 2000, "gzip", 1000)
+    assert unpack(gzip.compress(b"one") + b"\0" * 9, "gzip", 1000) == b"one"
