@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _LISTEN_TIMEOUT_S = 120.0  # the first start after an upgrade compiles every module
 _LEAVE_S = 5.0
+_KILLED_S = 30.0
 
 OnProgress = Callable[[m.LoadEvent], None]
 
@@ -124,8 +125,16 @@ class EngineLauncher:
             if client is not None:
                 client.close(m.Fault(kind=Kind.INTERNAL, message="the load failed"))
             process.kill("its load was given up")
-            await asyncio.shield(process.wait())
+            await _gone(process)
             raise
+
+
+async def _gone(process: EngineProcess) -> None:
+    """Until a killed process is reaped; whoever waits for its load does not wait for ever."""
+    reaped = asyncio.ensure_future(process.wait())
+    done, _ = await asyncio.wait({reaped}, timeout=_KILLED_S)
+    if not done:
+        log.error("engine process survives SIGKILL after its load pid=%d", process.pid)
 
 
 def log_path(paths: Paths, model: str) -> Path:
