@@ -13,7 +13,7 @@ from kernels.shim.run import Runner
 from swiftlm_engine.kv.parts_attention import attend_parts
 from swiftlm_engine.kv.slots import Slot
 from swiftlm_engine.turboquant.kernels import dialect
-from swiftlm_engine.turboquant.kernels.rows import MAX_SLOTS, RowKernels
+from swiftlm_engine.turboquant.kernels.rows import MAX_SLOTS, RowKernels, _attend_text
 
 pytestmark = [
     pytest.mark.kernels,
@@ -93,6 +93,12 @@ def test_more_rows_than_one_launch_holds_are_attended_to_in_several() -> None:
     lengths = tuple((row, n) for row in range(8) for n in (3, 4))
     assert len(lengths) > MAX_SLOTS
     assert error_of(Case("metal", 1, 2, 64, lengths=lengths), emulated("metal")) < 1e-3
+
+
+def test_the_largest_launch_leaves_room_in_metals_table_of_buffers() -> None:
+    text = _attend_text(MAX_SLOTS)
+    shapes = [name for name in text.inputs if f"{name}_shape" in text.body]
+    assert len(text.inputs) + len(shapes) + len(text.outputs) <= 31
 
 
 @pytest.mark.parametrize("sanitize", ["thread", "address"])

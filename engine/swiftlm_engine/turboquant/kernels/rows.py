@@ -3,7 +3,7 @@
 A slot is the first tokens of one buffer, (1, H, capacity, D), read by one row; a row has one or
 several. A threadgroup takes CHUNK tokens of one slot and one KV head, with all G query heads of it,
 so that keys and values are read once. LPT lanes share a token; partial results go to `ROWS_MERGE`.
-The table says of each slot its tokens and its row: one array on the device for all layers.
+The table says of each slot its tokens, row and capacity: one array on the device for all layers.
 """
 
 import logging
@@ -20,7 +20,7 @@ from swiftlm_engine.turboquant.kernels.dialect import Dialect, Text, compiled, c
 
 log = logging.getLogger(__name__)
 
-MAX_SLOTS = 12  # of one launch: Metal has room for 31 buffers
+MAX_SLOTS = 12  # of one launch: Metal has room for 31 buffers, each shape that a text reads is one
 CHUNK_TOKENS = 256
 
 
@@ -29,10 +29,7 @@ _MAX_TABLES = 64  # a step asks for the same few in every layer
 
 @cache
 def _attend_text(num_slots: int) -> Text:
-    pick = "".join(
-        f"if (slot == {i}) {{ kp = k{i}; vp = v{i}; capacity = k{i}_shape[2]; }}\n"
-        for i in range(1, num_slots)
-    )
+    pick = "".join(f"if (slot == {i}) {{ kp = k{i}; vp = v{i}; }}\n" for i in range(1, num_slots))
     inputs = ("q", "table", *(f"{kind}{i}" for i in range(num_slots) for kind in "kv"))
     return Text(
         f"rows{num_slots}",
@@ -55,12 +52,12 @@ def _attend_text(num_slots: int) -> Text:
   const int own = lane % LPT, sub = lane / LPT;
   TQ_IN Z* kp = k0;
   TQ_IN Z* vp = v0;
-  int capacity = k0_shape[2];
   """
         + pick
         + r"""
-  kp += (long)by * capacity * D + own * DP;
-  vp += (long)by * capacity * D + own * DP;
+  const long behind = (long)by * table[2 * slots + slot] * D + own * DP;
+  kp += behind;
+  vp += behind;
 
   float query[G][DP], acc[G][DP], top[G], weight[G];
   TQ_UNROLL for (int g = 0; g < G; ++g) {
@@ -253,15 +250,16 @@ class RowKernels:
         return attended
 
     def _table(self, slots: list[Slot]) -> mx.array:
-        """int32 (2, slots): tokens and rows. Computed on the device: a kernel reads what the host
-        wrote over the bus."""
+        """int32 (3, slots): tokens, rows, capacities. Computed on the device: a kernel reads what
+        the host wrote over the bus."""
         first = slots[0].row
-        key = (*(slot.length for slot in slots), *(slot.row - first for slot in slots))
+        columns = ((slot.length, slot.row - first, slot.keys.shape[2]) for slot in slots)
+        key = tuple(number for row in zip(*columns, strict=True) for number in row)
         found = self._tables.get(key)
         if found is None:
             if len(self._tables) >= _MAX_TABLES:
                 self._tables.clear()
-            found = mx.array(key, dtype=mx.int32).reshape(2, -1) + mx.zeros((1,), mx.int32)
+            found = mx.array(key, dtype=mx.int32).reshape(3, -1) + mx.zeros((1,), mx.int32)
             self._tables[key] = found
         return found
 
