@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import openai
 import psutil
 import pytest
@@ -221,6 +222,34 @@ def test_config_set_is_kept_with_its_comments(service):
 def test_daemon_alone_is_small(service):
     service.ctl("unload", MODEL)
     assert psutil.Process(service.process.pid).memory_info().rss < 80e6
+
+
+def test_documents_are_sorted_and_score_alone_as_among_others(service):
+    documents = ["Cats purr when they are content.", "The train leaves at nine.", "Dogs bark."]
+
+    def rerank(*texts: str) -> dict[str, float]:
+        body = {"query": "Which animal purrs?", "documents": texts, "return_documents": True}
+        found = httpx.post(f"{service.url}/rerank", json=body, timeout=60).json()["results"]
+        scores = [one["relevance_score"] for one in found]
+        assert scores == sorted(scores, reverse=True)
+        return {one["document"]["text"]: one["relevance_score"] for one in found}
+
+    together = rerank(*documents)
+    for text in documents:
+        assert rerank(text)[text] == pytest.approx(together[text], rel=1e-3)
+    assert len(set(together.values())) == 3
+
+
+def test_ollamas_api_says_what_chat_says(service):
+    message = {"role": "user", "content": "What is the capital of France?"}
+    body = {"messages": [message], "options": {"temperature": 0, "num_predict": 12}}
+    root = service.url.removesuffix("/v1")
+    name = httpx.get(f"{root}/api/tags", timeout=60).json()["models"][0]["name"]
+    asked = {**body, "model": name, "stream": False}
+    said = httpx.post(f"{root}/api/chat", json=asked, timeout=60).json()
+    chat = _ask(service.client(), messages=[message], max_tokens=12)
+    assert said["message"]["content"] == chat.choices[0].message.content
+    assert said["eval_count"] == chat.usage.completion_tokens
 
 
 def test_sigterm_drains_and_exits_zero(service):
