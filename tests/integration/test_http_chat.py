@@ -416,6 +416,20 @@ async def test_what_was_asked_for_and_cannot_be_is_told_in_the_answer(http):
                     json.loads(line.removeprefix("data: "))
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_thoughts_that_are_excluded_are_not_sent(http, path):
+    script = Script((m.Delta(reasoning="secret"), m.Delta(content="4")))
+    user = {"role": "user", "content": "hi"}
+    body = {"reasoning": {"exclude": True}, "messages": [user], "input": [user]}
+    async with serve(ScriptedBackend(default=script)) as server:
+        for stream in (False, True):
+            sent = {**body, "stream": stream}
+            async with http.post(server.url + path, json=sent) as reply:
+                raw = await reply.text()
+            assert "secret" not in raw
+            assert '"4"' in raw
+
+
 async def test_samplers_that_are_off_in_other_servers_words_are_taken(http, server):
     off = {"typical_p": 1.0, "tfs_z": 1, "dry_multiplier": 0, "dry_base": 1.75, "mirostat": 0}
     off |= {"top_n_sigma": -1, "length_penalty": 1.0, "n_probs": 0, "prompt_logprobs": None}

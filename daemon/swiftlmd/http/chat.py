@@ -66,6 +66,7 @@ async def chat(request: web.Request) -> web.StreamResponse:
     record = await begin(request, body.model, bool(body.stream))
     engine_request = await to_engine(body, parts)
     generation = Generation(request, [engine_request])
+    generation.hides_thoughts = ReasoningOptions.hides(body.reasoning)
     head = {
         "id": f"chatcmpl-{record.request_id}",
         "created": int(parts.clock()),

@@ -36,6 +36,7 @@ class Generation:
         self.record: RequestLog = request[RECORD]
         self.usage = m.Usage()
         self.timings: m.Timings | None = None
+        self.hides_thoughts = False
         self.warnings: list[str] = []  # what was asked for and cannot be
         self.client = client_of(request)
         self.left_as = LEFT  # the outcome when its events are not read to the end
@@ -88,6 +89,8 @@ class Generation:
                     self._account(event.request_id, event.finished)
                     unfinished -= 1
                 elif event.delta is not None:
+                    if self.hides_thoughts:
+                        event.delta.reasoning = ""
                     if not self.record.first_token_s:
                         self.record.first_token_s = time.monotonic() - self._started_at
                 elif event.started is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar
+from typing import Any
 
 from swiftlm_proto import messages as m
 from swiftlmd.http.errors import invalid
@@ -20,7 +20,11 @@ class ReasoningOptions(Body):
     max_tokens: Int | None = None
     summary: str | None = None
     generate_summary: str | None = None
-    ignored: ClassVar[frozenset[str]] = frozenset({"exclude"})
+    exclude: bool | None = None  # the model thinks, and its thoughts are not sent
+
+    @staticmethod
+    def hides(options: ReasoningOptions | None) -> bool:
+        return options is not None and bool(options.exclude)
 
 
 class ThinkingOptions(Body):

@@ -15,7 +15,7 @@ from swiftlmd.http.context import CONTEXT, AppContext, RequestLog
 from swiftlmd.http.errors import invalid, unsupported
 from swiftlmd.http.generation import Generation, begin
 from swiftlmd.http.openai_json import dumps
-from swiftlmd.http.reasoning import set_reasoning
+from swiftlmd.http.reasoning import ReasoningOptions, set_reasoning
 from swiftlmd.http.response_format import constraint
 from swiftlmd.http.response_store import Item, StoredResponse
 from swiftlmd.http.responses_events import ResponseEvents
@@ -38,6 +38,7 @@ async def responses(request: web.Request) -> web.StreamResponse:
     if compacts:
         compaction.ask_for_summary(engine_request)
     generation = Generation(request, [engine_request])
+    generation.hides_thoughts = ReasoningOptions.hides(body.reasoning)
 
     def keep(answer: dict[str, Any]) -> None:
         if body.store is not False:
