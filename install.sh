@@ -28,8 +28,9 @@ Usage: sh install.sh [options]
                      if DIR holds other files
   --python PROGRAM   the Python (>= 3.11) to build on
   --rollback         go back to the release before this one; again: forward to this one
-  --uninstall        remove program, service, caches, logs, and what `swiftlmctl connect` and
-                     tab completion wrote; keep models and configuration
+  --uninstall        remove program, service, caches, logs, state (the list of added folders,
+                     measurements, the certificate authority), and what `swiftlmctl connect`
+                     and tab completion wrote; keep models and configuration
   --purge            with --uninstall: models and configuration too
   --yes              do not ask; --uninstall without a terminal needs it
   --dry-run          say what would be done, change nothing

@@ -235,13 +235,19 @@ class Settings:
         "quarter of the budget (auto), always (expand), never (keep).",
         choices=("auto", "expand", "keep"),
     )
-    engine_memory_budget: str = _option(_SIZE, "auto", "Memory that all models together may hold.")
+    engine_memory_budget: str = _option(
+        _SIZE,
+        "auto",
+        "Memory that all models together may hold; auto and off = as the machine allows.",
+    )
     engine_buffer_cache: str = _option(_SIZE, "auto", "Free buffers that MLX may keep.")
     engine_wire: str = _option(
         _TEXT, "auto", "Keep weights from being paged out (Metal).", choices=("auto", "off")
     )
     engine_prefix_cache: str = _option(_SIZE, "auto", "Memory for KV kept across requests.")
-    engine_prefix_disk: str = _option(_SIZE, "auto", "Disk for KV kept across restarts.")
+    engine_prefix_disk: str = _option(
+        _SIZE, "auto", "Disk for KV kept across restarts; auto = 20GB, a share is one of 100 GB."
+    )
     engine_prefill_chunk: int = _option(_INTEGER, 0, "Tokens of prefill in one step; 0 = measured.")
     engine_prefill_slice_ms: int = _option(
         _INTEGER, 0, "Longest wait of a decoding sequence for a prefill; 0 = 250."
