@@ -95,8 +95,8 @@ def cold(model, prompt: list[int], count: int = STEPS) -> list[int]:
     return text[len(prompt) :]
 
 
-# One of each kind: plain, windows with sinks, recurrent layers, shared layers.
-IN_SHORT = ("llama", "gpt_oss", "lfm2", "gemma4_e2b")
+# Of each kind one: plain, windows with sinks, recurrent layers.
+IN_SHORT = ("llama", "gpt_oss", "lfm2")
 EACH = [name if name in IN_SHORT else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
@@ -267,9 +267,9 @@ def test_requests_that_end_or_are_aborted_leave_no_buffer_behind(tmp_path) -> No
     before = _num_buffers()
     with EngineHarness(folder, **options, prefix_cache_bytes=1 << 26) as engine:
         system = "the quick brown fox " * 90
-        for turn in range(4):
+        for turn in range(2):
             jobs = [
-                GenerateJob(f"{turn}.{i}", system * (i % 2) + f"ask {i} of {turn}", GREEDY, 200)
+                GenerateJob(f"{turn}.{i}", system * (i % 2) + f"ask {i} of {turn}", GREEDY, 80)
                 for i in range(6)
             ]
             engine.submit(*jobs)
