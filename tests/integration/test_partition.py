@@ -147,3 +147,15 @@ def test_kernels_are_left_to_the_gpu_and_plain_ops_take_the_layers_on_the_cpu() 
     backend = DeviceBackend(kernels)
     assert type(backend._here()) is PlainBackend  # this test runs on the CPU
     assert backend.key_order == kernels.key_order
+
+
+@pytest.mark.parametrize("switch", [mx.enable_compile, mx.disable_compile])
+def test_compilation_stays_as_it_was_switched(tmp_path, switch):
+    model, _ = load(str(make_model("llama", tmp_path)))
+    switch()
+    try:
+        cpu_gpu.install(model, 1, mx.new_stream(mx.cpu))
+        mx.eval(model(mx.array([PROMPT[:5]])))
+        assert cpu_gpu._compiles() is (switch is mx.enable_compile)
+    finally:
+        mx.enable_compile()

@@ -37,8 +37,9 @@ def install(model: nn.Module, gpu_layers: int, cpu_stream: Any) -> str:
             param="gpu_layers",
         )
     calls: dict[str, int] = {}
+    compiles = _compiles()
     for number, layer in enumerate(layers[gpu_layers:], gpu_layers):
-        _move(layer, cpu_stream, calls, f"layer {number}")
+        _move(layer, cpu_stream, calls, f"layer {number}", compiles=compiles)
     if why := passed_over(model, lambda: calls):
         raise EngineFault(
             FaultKind.UNSUPPORTED, f"{why}; load it with --gpu-layers all", param="gpu_layers"
@@ -47,7 +48,23 @@ def install(model: nn.Module, gpu_layers: int, cpu_stream: Any) -> str:
     return f"{gpu_layers} of {len(layers)} layers on the accelerator, {rest} on the CPU"
 
 
-def _move(layer: nn.Module, stream: Any, calls: dict[str, int], path: str) -> None:
+def _compiles() -> bool:
+    """Whether MLX fuses functions in this process; it has no question for it. Evaluates nothing."""
+    traces = []
+
+    def traced(x: mx.array) -> mx.array:
+        traces.append(x)
+        return x
+
+    function = mx.compile(traced)
+    for _ in range(2):
+        function(mx.zeros(1))
+    return len(traces) == 1
+
+
+def _move(
+    layer: nn.Module, stream: Any, calls: dict[str, int], path: str, *, compiles: bool
+) -> None:
     base = type(layer)
     calls[path] = 0
 
@@ -60,6 +77,7 @@ def _move(layer: nn.Module, stream: Any, calls: dict[str, int], path: str) -> No
             with mx.stream(stream):
                 return base.__call__(self, *args, **kwargs)
         finally:
-            mx.enable_compile()
+            if compiles:  # whoever switched it off for the process wants it off
+                mx.enable_compile()
 
     replace_call(layer, call)

@@ -93,7 +93,11 @@ class TurboBatchKVCache:
             self._remaining = list(lengths)
 
     def finalize(self) -> None:
-        """The right-padded prompt is over: rows become right-aligned again."""
+        """The right-padded prompt is over: rows become right-aligned again.
+
+        Tighter than `BatchKVCache`, whose padding never shrinks: a pass of several prompts must
+        not hold both kinds (`Runner._can_share_a_pass` lets in plain KV alone).
+        """
         if self._remaining is not None:
             self._remaining = None
             self._align()
