@@ -6,7 +6,9 @@ their bytes, before that.
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -94,3 +96,13 @@ def test_heads_and_vocabulary_are_those_that_the_weights_have(
     _, model, facts = known
     logits = model(mx.full((1, 2), 5))
     assert logits.shape[-1] == facts.shape.vocab_size
+
+
+def test_layers_that_share_kv_across_are_not_taken_for_compressible(tmp_path: Path) -> None:
+    folder = make_class("hunyuan", tmp_path)
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"use_cla": True}))
+    model = build("hunyuan", use_cla=True)
+    verdict = model_verdict(model, "k4v3")
+    facts = read_model(folder)
+    assert facts.compressed_layers(KvFormat.K4V3) == verdict.num_compressed_layers == 0

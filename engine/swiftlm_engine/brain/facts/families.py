@@ -137,7 +137,7 @@ def _turbo_blocker(config: Config, size: int, sinks: bool) -> str:
         return "attention sinks"
     if config.text.get("attn_logit_softcapping"):
         return "soft-capped logits"
-    if config.maybe("num_kv_shared_layers"):
+    if config.maybe("num_kv_shared_layers") or config.flag("use_cla"):
         return "layers share KV"
     return "" if supports_head_size(size) else f"head size {size}"
 
