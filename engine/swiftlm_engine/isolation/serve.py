@@ -33,12 +33,14 @@ def serve(
     open_handler: Callable[[bytes], Handler],
     memory_bytes: int,
     stack_bytes: int = DEFAULT_STACK_BYTES,
+    *,
+    nice: int = 5,
 ) -> None:
     """The first question makes the handler and is answered by nothing. Ends with its input."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(ValueError, OSError):  # macOS may not limit it
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    os.nice(5)
+    os.nice(nice)
     threading.stack_size(stack_bytes)
     worker = threading.Thread(target=_answer_all, args=(open_handler,))
     worker.start()

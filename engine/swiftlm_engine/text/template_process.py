@@ -34,4 +34,4 @@ def _handler(first: bytes) -> Handler:
 
 def main() -> None:
     sys.set_int_max_str_digits(640)  # no number of a template is longer
-    serve(_handler, MEMORY_BYTES)
+    serve(_handler, MEMORY_BYTES, nice=0)  # a first token waits for it
