@@ -32,6 +32,7 @@ class Grammar:
     kind: GrammarKind
     text: str = ""
     choices: tuple[str, ...] = ()
+    strict: bool = False  # a schema that cannot be enforced whole is refused
 
 
 @dataclass(frozen=True, slots=True)

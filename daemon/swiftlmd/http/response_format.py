@@ -25,6 +25,7 @@ class ResponseFormat(Body):
     type: str
     json_schema: JsonSchema | None = None
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
 
 
 def constraint(format_: ResponseFormat | None, param: str) -> m.Constraint | None:
@@ -39,7 +40,8 @@ def constraint(format_: ResponseFormat | None, param: str) -> m.Constraint | Non
         schema = format_.schema_ if nested is None else nested.schema_
         if schema is None:
             raise invalid(f"{param}: json_schema needs a schema", f"{param}.json_schema.schema")
-        return m.Constraint(json_schema=json.dumps(schema))
+        strict = format_.strict if nested is None else nested.strict
+        return m.Constraint(json_schema=json.dumps(schema), strict=strict is True)
     raise unsupported(
         f"{param}.type: {format_.type[:64]!r} is not supported; "
         "use text, json_object or json_schema",

@@ -54,6 +54,7 @@ class JsonObject:
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
     schema: Schema
+    strict: bool = False  # refused rather than held in part
 
 
 @dataclass(frozen=True, slots=True)

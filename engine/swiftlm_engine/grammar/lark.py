@@ -149,6 +149,17 @@ KNOWN_FORMATS = frozenset(
 )
 
 
+# Zod's pattern for e-mail addresses, and the same without lookaheads, which no grammar knows.
+_ZOD_EMAIL = (
+    r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]"
+    r"@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+)
+SAME_PATTERNS = {
+    _ZOD_EMAIL: r"^([A-Za-z0-9_'+\-]+\.)*[A-Za-z0-9_'+\-]*[A-Za-z0-9_+\-]"
+    r"@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+}
+
+
 def _loosened(node: Schema) -> dict[str, object]:
     """Without the keywords that say nothing, some of which llguidance would refuse."""
     known: dict[str, object] = {}
@@ -159,6 +170,8 @@ def _loosened(node: Schema) -> dict[str, object]:
             continue
         if key in ("const", "enum", "default", "examples"):
             known[key] = value
+        elif key == "pattern" and isinstance(value, str):
+            known[key] = SAME_PATTERNS.get(value, value)
         elif isinstance(value, Mapping):
             known[key] = _loosened(value)
         elif isinstance(value, list):

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
+from swiftlm_engine.grammar.lark import SAME_PATTERNS
 from swiftlm_engine.text.tools.schema import Alternative, CannotHold
 
 ANY_TEXT = "/(?s:.*)/"
@@ -100,7 +101,7 @@ def as_regex(text: str) -> str:
 
 def searched(pattern: str) -> str:
     """A terminal's body for every text in which the pattern is found, as JSON Schema means it."""
-    return either(_anchored(branch) for branch in _branches(pattern))
+    return either(map(_anchored, _branches(SAME_PATTERNS.get(pattern, pattern))))
 
 
 def slashed(pattern: str) -> str:

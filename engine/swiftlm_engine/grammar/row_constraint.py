@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -25,6 +28,7 @@ from swiftlm_engine.grammar.constraint import (
     Rule,
     StrictCalls,
 )
+from swiftlm_engine.grammar.settle import settle
 from swiftlm_engine.messages import (
     EngineFault,
     FaultKind,
@@ -76,27 +80,53 @@ class RowConstraint:
         return apply_mask(logits, self._mask[None])
 
 
+@dataclass(frozen=True, slots=True)
+class MadeConstraints:
+    """One for each choice, and what of the schemas they do not enforce."""
+
+    rows: tuple[RowConstraint | None, ...]
+    warnings: tuple[str, ...] = ()
+
+
 def make_constraints(
     compiler: ConstraintCompiler, job: GenerateJob, prompt: RenderedPrompt | None
-) -> tuple[RowConstraint | None, ...]:
-    """One for each choice. Raises `EngineFault(INVALID)` for a grammar that cannot be enforced.
+) -> MadeConstraints:
+    """Raises `EngineFault(INVALID)` for a grammar that cannot be enforced.
 
     On the tokenizer thread: compiling takes milliseconds, and decoding clients must not wait.
     """
     rule = _rule(job)
     if rule is None:
-        return (None,) * job.n
+        return MadeConstraints((None,) * job.n)
     opening = prompt.opening if prompt is not None else ""
     # Text that is not a conversation, or is shown as it comes, has no thoughts apart from it.
     chat = job.prompt if isinstance(job.prompt, Chat) and not job.raw_text else None
     thinks = chat is not None and chat.enable_thinking is not False
     try:
-        started = [compiler.start(rule, opening, thinks) for _ in range(job.n)]
+        start, warnings = _started(compiler, rule, opening, thinks)
     except GrammarRefused as error:
         param = "response_format" if job.grammar is not None else "tools"
         message = f"this grammar cannot be enforced: {error}"
         raise EngineFault(FaultKind.INVALID, message, param=param) from error
-    return tuple(RowConstraint(one, compiler.mask_width) for one in started)
+    started = [start() for _ in range(job.n)]
+    return MadeConstraints(
+        tuple(RowConstraint(one, compiler.mask_width) for one in started), warnings
+    )
+
+
+def _started(
+    compiler: ConstraintCompiler, rule: Rule, opening: str, thinks: bool
+) -> tuple[Callable[[], Constraint], tuple[str, ...]]:
+    """How to start the rule, or what can be enforced of it. Raises GrammarRefused."""
+    try:
+        compiler.start(rule, opening, thinks)
+    except GrammarRefused:
+        settled = settle(compiler, rule)
+        if not settled.warnings:
+            raise
+        compiler.start(settled.rule, opening, thinks)
+        return partial(compiler.start, settled.rule, opening, thinks), settled.warnings
+    return partial(compiler.start, rule, opening, thinks), ()
 
 
 def _rule(job: GenerateJob) -> Rule | None:
@@ -125,7 +155,7 @@ def _answer_rule(grammar: Grammar) -> AnswerRule:
         case GrammarKind.JSON_OBJECT:
             return JsonObject()
         case GrammarKind.JSON_SCHEMA:
-            return JsonSchema(_schema(grammar.text))
+            return JsonSchema(_schema(grammar.text), grammar.strict)
         case GrammarKind.REGEX:
             return Regex(grammar.text)
         case GrammarKind.LARK:

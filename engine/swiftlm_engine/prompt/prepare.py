@@ -8,8 +8,8 @@ while it waits for a process (`isolation/`). Touches no array.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from swiftlm_engine.messages import EngineFault, FaultKind, GenerateJob, Infill, Prompt
 from swiftlm_engine.sampling.row import TokenConstraint
@@ -23,7 +23,7 @@ from swiftlm_engine.vision.prompt import PreparedImage, PromptImages
 Images = tuple[PreparedImage, ...]
 ImageReading = Generator[None, None, Images]
 RenderChat = Callable[[GenerateJob, Chat, Images], "Rendered"]
-Constrain = Callable[[GenerateJob, RenderedPrompt | None], tuple[TokenConstraint | None, ...]]
+Constrain = Callable[[GenerateJob, RenderedPrompt | None], "Constrained"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,16 @@ class Rendered:
     @property
     def thinking_open(self) -> bool:
         return self.chat is not None and self.chat.thinking_preopened
+
+
+class Constrained(Protocol):
+    """A constraint for each choice, and what of the schemas they do not enforce."""
+
+    @property
+    def rows(self) -> tuple[TokenConstraint | None, ...]: ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +107,9 @@ class Preparer:
         if max_tokens < 1 and not job.echo:  # an echo says something without a new token
             raise _invalid("max_tokens", f"max_tokens is {max_tokens}; it must be at least 1")
         echo = self._echo(job, prompt) if job.echo else ""
-        constraints = self.constrain(job, prompt.chat)
-        return Prepared(job, sampling, prompt, max_tokens, constraints, echo)
+        made = self.constrain(job, prompt.chat)
+        prompt = replace(prompt, warnings=(*prompt.warnings, *made.warnings))
+        return Prepared(job, sampling, prompt, max_tokens, made.rows, echo)
 
     def _echo(self, job: GenerateJob, prompt: Rendered) -> str:
         """The prompt as it was sent: what a tokenizer adds to it is not the client's."""

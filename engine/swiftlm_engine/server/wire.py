@@ -174,7 +174,7 @@ def _grammar(constraint: m.Constraint | None) -> Grammar | None:
         case ("choices", m.Choices() as choices):
             return Grammar(GrammarKind.CHOICE, choices=tuple(choices.values))
         case (("json_schema" | "regex" | "lark") as kind, str() as text):
-            return Grammar(GrammarKind(kind), text)
+            return Grammar(GrammarKind(kind), text, strict=constraint.strict)
         case _:
             return None
 

@@ -13,6 +13,7 @@ from text_tokenizers import tokenizer as byte_level
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from swiftlm_engine.grammar.row_constraint import MadeConstraints
 from swiftlm_engine.messages import GenerateJob, Infill
 from swiftlm_engine.prompt.prepare import Preparer
 from swiftlm_engine.text.chat import Chat, Message, TextPart
@@ -124,7 +125,7 @@ def test_a_continuation_keeps_its_first_space(kind: str) -> None:
 
 
 def preparer(made: PreTrainedTokenizerFast) -> Preparer:
-    constraints = lambda job, prompt: (None,) * job.n  # noqa: E731
+    constraints = lambda job, prompt: MadeConstraints((None,) * job.n)  # noqa: E731
     encoder = Encoder(made)
     return Preparer("m", made, encoder, lambda job, chat: None, constraints, 512, len(made), 4)
 

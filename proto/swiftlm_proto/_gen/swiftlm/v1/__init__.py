@@ -725,6 +725,11 @@ class Constraint(betterproto2.Message):
         5, betterproto2.TYPE_MESSAGE, optional=True, group="grammar"
     )
 
+    strict: "bool" = betterproto2.field(6, betterproto2.TYPE_BOOL)
+    """
+    a schema that cannot be enforced as it is must be refused, not loosened
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "Constraint", Constraint)
 

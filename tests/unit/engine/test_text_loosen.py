@@ -1,0 +1,108 @@
+"""Promises for schemas as people generate them: enforced as far as can be, the rest by name."""
+
+import json
+
+import pytest
+from grammar_bench import Bench, bench_of
+from pydantic import BaseModel, Field
+
+from swiftlm_engine.grammar.constraint import ForcedCall, GrammarRefused, JsonSchema
+from swiftlm_engine.grammar.loosen import without_lookaround
+from swiftlm_engine.grammar.row_constraint import make_constraints
+from swiftlm_engine.grammar.settle import settle
+from swiftlm_engine.messages import EngineFault, GenerateJob, Grammar, GrammarKind
+from swiftlm_engine.text.chat import ToolSpec
+
+EMAIL = (
+    r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]"
+    r"@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+)
+
+
+def tool(schema: object, name: str = "send", strict: bool = False) -> ToolSpec:
+    parameters = {"type": "object", "properties": {"to": schema}, "required": ["to"]}
+    return ToolSpec(name, "", parameters, strict)
+
+
+class Tagged(BaseModel):
+    tags: set[str] = Field(max_length=3)
+
+
+WEAKER = {  # what is given up, and where
+    "lookahead": ({"type": "string", "pattern": "^(?!a)[a-c]{2}$"},
+                  "properties.to.pattern (^(?!a)"),
+    "uniqueItems": ({"type": "array", "items": {"enum": ["x", "y"]}, "uniqueItems": True},
+                    "properties.to.uniqueItems"),
+    "if": ({"type": "string", "if": {"maxLength": 2}, "then": {"const": "x"}}, "properties.to.if"),
+    "not": ({"type": "string", "not": {"const": "x"}}, "properties.to.not"),
+    "contains": ({"type": "array", "items": {"type": "integer"}, "contains": {"const": 1}},
+                 "properties.to.contains"),
+    "dependentRequired": (
+        {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+         "additionalProperties": False, "dependentRequired": {"a": ["b"]}},
+        "properties.to.dependentRequired",
+    ),
+    "oneOf": ({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]},
+              "properties.to.oneOf"),
+    "$ref": ({"$ref": "https://example.com/a.json"}, "properties.to.$ref (https://example.com"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def benches() -> dict[str, Bench]:
+    return {family: bench_of(family) for family in ("hermes", "qwen", "gemma4", "pythonic")}
+
+
+@pytest.mark.parametrize("family", ["hermes", "qwen", "gemma4", "pythonic"])
+@pytest.mark.parametrize("label", WEAKER)
+def test_what_cannot_be_enforced_is_named_and_the_rest_holds(
+    benches: dict[str, Bench], family: str, label: str
+) -> None:
+    schema, place = WEAKER[label]
+    compiler = benches[family].compiler
+    other = tool({"enum": ["x"]}, "other")
+    settled = settle(compiler, ForcedCall((other, tool(schema))))
+    assert len(settled.warnings) == 1
+    assert settled.warnings[0].startswith(f"tool 'send': {place}")
+    assert settled.rule.tools[0] is other
+    compiler.start(settled.rule, thinks=False)
+    kept = settled.rule.tools[1].parameters["properties"]["to"]
+    assert {k: v for k, v in kept.items() if k == "type"} == {
+        k: v for k, v in schema.items() if k == "type"
+    }
+    with pytest.raises(GrammarRefused, match=r"tool 'send': properties\.to\..*strict was asked"):
+        settle(compiler, ForcedCall((other, tool(schema, strict=True))))
+
+
+def test_the_client_gets_the_warning_and_a_grammar(benches: dict[str, Bench]) -> None:
+    schema = Tagged.model_json_schema()
+    job = GenerateJob("a", "x", grammar=Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+    made = make_constraints(benches["hermes"].compiler, job, None)
+    assert made.rows[0] is not None
+    assert made.warnings == ("properties.tags.uniqueItems: not enforced",)
+    strict = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema), strict=True)
+    with pytest.raises(EngineFault, match=r"properties\.tags\.uniqueItems: strict was asked"):
+        make_constraints(benches["hermes"].compiler, GenerateJob("a", "x", grammar=strict), None)
+
+
+@pytest.mark.parametrize("family", ["hermes", "qwen"])
+def test_the_addresses_of_zod_are_enforced_as_they_are(
+    benches: dict[str, Bench], family: str
+) -> None:
+    bench = benches[family]
+    made = tool({"type": "string", "pattern": EMAIL, "format": "email"}, strict=True)
+    assert settle(bench.compiler, ForcedCall((made,))).warnings == ()
+    bare = {"type": "string", "pattern": EMAIL}
+    for text, good in (("a.b'c+d@x-y.org", True), (".a@x.org", False), ("a..b@x.org", False),
+                       ("a.@x.org", False), ("a'@x.org", False), ("o'n@x.co", True)):  # fmt: skip
+        assert bench.accepts(JsonSchema(bare), json.dumps(text)) is good, text
+
+
+def test_lookarounds_are_taken_out_whole() -> None:
+    assert without_lookaround(r"^(?=.{1,9}$)a(?<![)(])b(?!(x)|\))c$") == "^abc$"
+
+
+def test_what_is_no_schema_is_still_refused(benches: dict[str, Bench]) -> None:
+    for schema in ({"type": "string", "enum": []}, {"type": "nothing"}):
+        with pytest.raises(GrammarRefused):
+            settle(benches["qwen"].compiler, ForcedCall((tool(schema),)))
