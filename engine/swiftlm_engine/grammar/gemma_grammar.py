@@ -2,9 +2,10 @@
 
 import json
 import re
+import time
 from collections.abc import Callable
 
-from swiftlm_engine.grammar.lark import GrammarBuilder, Schema, in_order, part_of
+from swiftlm_engine.grammar.lark import TOO_LARGE, GrammarBuilder, Schema, in_order, part_of
 from swiftlm_engine.grammar.raw_strings import either, terminal_of, without
 from swiftlm_engine.grammar.tagged_grammar import ANY_OBJECT, by_reference, shapes_of
 from swiftlm_engine.text.chat import ToolSpec
@@ -21,6 +22,9 @@ from swiftlm_engine.text.tools.schema import (
 
 BARE_KEY = re.compile(r"[\w$@.-](?:[\w $@./-]*[\w$@./-])?")
 ANY_KEY = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
+MAX_VALUES = 1500  # of one tool
+MAX_S = 2.0  # for one tool
+ANY_OF_ALONE = frozenset(("anyOf", "title", "description", "default"))
 COMMA = '","'
 
 
@@ -42,6 +46,8 @@ class _Values:
         self._delimiter = delimiter
         self._quote = builder.literal(delimiter)
         self._rules: dict[str, str] = {}  # by reference
+        self._count = 0
+        self._deadline = time.monotonic() + MAX_S
 
     def value(self, schema: Schema) -> str:
         reference = by_reference(schema)
@@ -79,6 +85,15 @@ class _Values:
             raise CannotHold(f"property '{key}': {error}") from error
 
     def _any_of(self, schema: Schema) -> str:
+        self._count += 1
+        if self._count > MAX_VALUES or time.monotonic() > self._deadline:
+            raise CannotHold(TOO_LARGE)
+        branches = schema.get("anyOf")
+        if isinstance(branches, list) and branches and not schema.keys() - ANY_OF_ALONE:
+            # Each for itself, so that a schema that many refer to is written once.
+            known = [branch for branch in branches if isinstance(branch, dict)]
+            if len(known) == len(branches):
+                return f"({' | '.join(map(self.value, known))})"
         found = alternatives(schema, self._root)
         if not found:
             raise CannotHold("nothing satisfies its schema")

@@ -16,6 +16,7 @@ WHITESPACE = r"\n?[ \t]{0,24}"
 OPTIONS = '%llguidance {"no_forcing": true}'
 ANY_TEXT = "/(?s:.*)/"
 Schema = Mapping[str, object]
+TOO_LARGE = "the schema is too large to be enforced here. Make it smaller"
 
 
 class GrammarBuilder:

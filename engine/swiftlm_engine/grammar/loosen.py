@@ -5,12 +5,15 @@ asked for strictness the rest of the schema is still worth having; what was give
 """
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from swiftlm_engine.grammar.lark import Schema
 
 MAX_STEPS = 24
+MAX_S = 3.0  # no further step is begun after it
+SIZE = "Make it smaller"  # a refusal that no keyword is to blame for
 MAX_SHOWN = 60  # characters of a pattern in a message
 MAX_NAMED = 8  # places in one message
 # What grammars do not know, each given up for itself, the dearest last.
@@ -59,10 +62,13 @@ def loosened(schema: Schema, refusal: Callable[[Schema], str | None]) -> Loosene
     `refusal` says why a schema cannot be enforced, or None where it can.
     """
     given_up: list[GivenUp] = []
+    deadline = time.monotonic() + MAX_S
     reason = refusal(schema)
     for _ in range(MAX_STEPS):
         if reason is None:
             return Loosened(schema, tuple(given_up))
+        if SIZE in reason or time.monotonic() > deadline:
+            return None
         step = next(_steps(schema, reason), None)
         if step is None:
             return None

@@ -15,7 +15,7 @@ from swiftlm_engine.grammar.constraint import (
     Rule,
     StrictCalls,
 )
-from swiftlm_engine.grammar.lark import Schema
+from swiftlm_engine.grammar.lark import TOO_LARGE, Schema
 from swiftlm_engine.grammar.loosen import Loosened, loosened
 from swiftlm_engine.text.chat import ToolSpec
 
@@ -59,7 +59,11 @@ def _tool(compiler: ConstraintCompiler, tool: ToolSpec) -> tuple[ToolSpec, tuple
 
     parameters = tool.parameters or {}
     where = f"tool '{tool.name}': "
-    found = _loosened(parameters, refusal(parameters), refusal, where, tool.strict)
+    reason = refusal(parameters)
+    if reason is not None and TOO_LARGE in reason and not tool.strict:
+        lost = f"{where}its schema is too large for the calls of this model: not enforced"
+        return replace(tool, parameters=None), (lost,)
+    found = _loosened(parameters, reason, refusal, where, tool.strict)
     if not found.given_up:
         return tool, ()
     return replace(tool, parameters=found.schema), (f"{where}{found.places}: not enforced",)

@@ -1,7 +1,13 @@
 """Promises for schemas as people generate them: enforced as far as can be, the rest by name."""
 
+import importlib
+import inspect
 import json
+import pkgutil
+import random
+import time
 
+import anthropic.types
 import pytest
 from grammar_bench import Bench, bench_of
 from pydantic import BaseModel, Field
@@ -106,3 +112,26 @@ def test_what_is_no_schema_is_still_refused(benches: dict[str, Bench]) -> None:
     for schema in ({"type": "string", "enum": []}, {"type": "nothing"}):
         with pytest.raises(GrammarRefused):
             settle(benches["qwen"].compiler, ForcedCall((tool(schema),)))
+
+
+def real_schemas(count: int) -> dict[str, dict[str, object]]:
+    """Of the models that anthropic's SDK ships: references, unions and recursion as they come."""
+    found: dict[str, dict[str, object]] = {}
+    for info in pkgutil.walk_packages(anthropic.types.__path__, "anthropic.types."):
+        module = importlib.import_module(info.name)
+        for name, made in vars(module).items():
+            own = inspect.isclass(made) and made.__module__ == info.name
+            if own and issubclass(made, BaseModel):
+                found[f"{info.name}.{name}"] = made.model_json_schema()
+    names = random.Random(3).sample(sorted(found), count)
+    return {name: found[name] for name in names}
+
+
+@pytest.mark.slow
+def test_real_schemas_are_enforced_or_loosened_in_time(benches: dict[str, Bench]) -> None:
+    for name, schema in real_schemas(400).items():
+        for family, bench in benches.items():
+            began = time.monotonic()
+            settled = settle(bench.compiler, ForcedCall((ToolSpec("look", "", schema),)))
+            assert time.monotonic() - began < 20, (name, family)
+            bench.compiler.start(settled.rule, thinks=False)

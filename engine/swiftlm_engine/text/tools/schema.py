@@ -19,6 +19,7 @@ KIND_OF |= {dict: "object", type(None): "null"}
 APPLICATORS = ("$ref", "anyOf", "oneOf", "allOf")
 MAX_DEPTH = 32
 MAX_ALTERNATIVES = 256
+MAX_DISJOINT = 48
 ANY: Schema = {}
 
 _NUMERIC = "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf"
@@ -209,6 +210,8 @@ def resolved(ref: object, root: Schema) -> object:
 
 def _check_disjoint(split: list[list[Rules]]) -> None:
     each = [[a for way in part for a in _of_rules(way)] for part in split]
+    if sum(map(len, each)) > MAX_DISJOINT:  # each is compared with each
+        raise CannotHold("'oneOf' with so many alternatives cannot be held here")
     for ours, theirs in itertools.combinations(each, 2):
         for one, other in itertools.product(ours, theirs):
             if _overlap(one, other):
