@@ -53,7 +53,29 @@ def build() -> typer.Typer:
     )
     for room in (*_ROOMS, version):
         room.register(app)
+    _lead(app)
     return app
+
+
+def _lead(app: typer.Typer) -> None:
+    """Verbs that people know from other programs."""
+    app.command("ps", hidden=True)(status.status)
+    app.command("list", hidden=True)(models.list_models)
+    app.command("show", hidden=True)(models.show)
+    app.command("rm", hidden=True)(models.rm)
+
+    @app.command("help", hidden=True)
+    def show_help(context: typer.Context) -> None:
+        """Show what there is."""
+        typer.echo(context.find_root().get_help())
+
+    @app.command("serve", hidden=True)
+    def serve() -> None:
+        """Say how the service is started."""
+        raise CtlError(
+            "swiftlmctl does not serve: the daemon does",
+            hint="`swiftlmctl start` starts it; `swiftlmd serve` runs it in this terminal",
+        )
 
 
 def main() -> None:

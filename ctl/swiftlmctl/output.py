@@ -9,7 +9,9 @@ import dataclasses
 import enum
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any  # JSON values
 
 from swiftlm_proto.visible import visible, visible_json, visible_lines
 
+_CLEAR = frozenset({"notes", "licence", "detail", "path", "verdict"})  # cells that need no name
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -74,7 +77,7 @@ def show_table(table: Table, indent: int = 0) -> None:
     if not table.rows:
         return
     if on_terminal():
-        _show_rich(table, indent)
+        _show_fitted(table, indent)
     else:
         for line in aligned(table):
             say(" " * indent + line)
@@ -96,24 +99,46 @@ def _aligned_line(table: Table, line: Sequence[str], widths: Sequence[int]) -> s
     return "  ".join(cells).rstrip()
 
 
-def _show_rich(table: Table, indent: int) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.table import Table as RichTable
-
-    rich = RichTable(box=SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns:
-        rich.add_column(column, justify="right" if column in table.right else "left")
-    for row in table.rows:
-        rich.add_row(*(_escaped(cell) for cell in row))
-    Console().print(Padding(rich, (0, 0, 0, indent), expand=False))
+def _show_fitted(table: Table, indent: int) -> None:
+    """Columns that the terminal has no room for stand below their row, wrapped between words."""
+    width = max(terminal_width() - indent, 20)
+    for line in fitted(table, width):
+        say(" " * indent + line)
 
 
-def _escaped(text: str) -> str:
-    from rich.markup import escape
+def terminal_width() -> int:
+    return shutil.get_terminal_size().columns
 
-    return escape(visible(text))
+
+def fitted(table: Table, width: int) -> list[str]:
+    """The table in lines of at most `width`, as long as no first cell or word is longer."""
+    count = _fitting_columns(table, width)
+    columns, rest = table.columns[:count], table.columns[count:]
+    rows = tuple(row[:count] for row in table.rows)
+    head, *lines = aligned(Table(columns, rows, table.right))
+    found = [head]
+    for line, row in zip(lines, table.rows, strict=True):
+        found.append(line)
+        below = [
+            cell if name in _CLEAR else f"{name} {cell}"
+            for name, cell in zip(rest, row[count:], strict=True)
+            if cell
+        ]
+        found += textwrap.wrap(
+            ", ".join(below), width, initial_indent="    ", subsequent_indent="    ",
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+    return found
+
+
+def _fitting_columns(table: Table, width: int) -> int:
+    lines = (table.columns, *table.rows)
+    used = -2
+    for index in range(len(table.columns)):
+        used += 2 + max(len(line[index]) for line in lines)
+        if used > width:
+            return max(index, 1)
+    return len(table.columns)
 
 
 def plain(value: object) -> Any:

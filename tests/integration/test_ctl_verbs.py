@@ -360,7 +360,7 @@ def test_cache_statistics_are_laid_out(ctl: Ctl, admin: FakeAdmin) -> None:
 
 
 def test_plan_is_a_table_or_json(ctl: Ctl, admin: FakeAdmin) -> None:
-    assert "101 MB" in ctl("plan", "smollm2-135m").out
+    assert "101 MB" in ctl("plan", "smollm2-135m", "-v").out
     assert ctl("plan", "smollm2-135m", "--json").json["verdict"] == "resident"
 
 

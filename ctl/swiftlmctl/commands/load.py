@@ -251,15 +251,20 @@ def plan(
     draft: Draft = None,
     prefill_chunk: Chunk = None,
     cpu_weights: CpuWeights = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show every byte of it.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Show what a model would take, before anything is loaded or fetched.
+    """Say whether and how a model runs here, before anything is loaded or fetched.
 
     Exits with 8 where it does not fit.
     """
+    import json as jsonlib
+
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
-    from swiftlmctl.views import report_tables
+    from swiftlmctl.views import plan_words, report_tables
 
     options = m.LoadOptions(
         context=context,
@@ -280,18 +285,17 @@ def plan(
 
     reply = client.call(verb)
     client.check(reply.fault)
+    plan = jsonlib.loads(reply.plan)
     if json:
         output.say(reply.plan)
-    else:
+    elif verbose or "ranks" in plan or "strategy" not in plan:  # a group's plan is a table
         report_tables.show(reply.plan)
-    if is_refused(reply.plan):
+    else:
+        for sentence in plan_words.sentences(plan):
+            output.say(sentence)
+        output.say("`-v` shows every byte of it.")
+    if plan.get("strategy") == "refused":
         raise typer.Exit(CtlExit.DOES_NOT_FIT)
-
-
-def is_refused(plan: str) -> bool:
-    import json
-
-    return bool(json.loads(plan).get("strategy") == "refused")
 
 
 def mem(json: Json = False) -> None:

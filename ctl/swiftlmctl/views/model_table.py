@@ -64,7 +64,12 @@ def fit_words(fit: m.ModelFit | None) -> str:
 def speed_words(fit: m.ModelFit | None) -> str:
     if fit is None or not fit.decode_high:
         return ""
-    return f"{fit.decode_low:.0f}-{fit.decode_high:.0f}"
+    return f"{_rate(fit.decode_low)}-{_rate(fit.decode_high)}"
+
+
+def _rate(value: float) -> str:
+    """Two digits, as a prediction deserves: 0.04, 3.5, 120."""
+    return f"{float(f'{value:.2g}'):.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _listed(status: m.ModelStatus, fit: m.ModelFit | None) -> tuple[str, ...]:

@@ -14,7 +14,13 @@ from typing import Any  # JSON values
 from swiftlmctl import output
 
 # How names in JSON end, and what a reader sees in their place.
-_UNITS = (("_bytes", ""), ("tokens_s", "tok/s"), ("_gb_s", " GB/s"), ("_s", " s"))
+_UNITS = (
+    ("_bytes_per_s", "/s"),
+    ("_bytes", ""),
+    ("tokens_s", "tok/s"),
+    ("_gb_s", " GB/s"),
+    ("_s", " s"),
+)
 
 
 def show(text: str) -> None:
@@ -103,6 +109,8 @@ def cell(name: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float) and (name.endswith("_bytes") or name == "bytes"):
         return output.size_text(int(value))
+    if isinstance(value, int | float) and name.endswith("_bytes_per_s"):
+        return f"{output.size_text(int(value))}/s"
     if isinstance(value, int):
         return str(value) if name.endswith("pid") else f"{value:,}"
     if isinstance(value, float):

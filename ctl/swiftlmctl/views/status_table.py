@@ -122,7 +122,10 @@ def _counts(status: m.DaemonStatus) -> str:
 def _models(status: m.DaemonStatus) -> list[str]:
     if not status.models:
         return ["no models here yet; `swiftlmctl pull smollm2-135m` fetches a small one"]
-    return output.aligned(model_table(status.models, status.default_model))
+    table = model_table(status.models, status.default_model)
+    if not output.on_terminal():
+        return output.aligned(table)
+    return output.fitted(table, output.terminal_width())
 
 
 def model_table(models: list[m.ModelStatus], default: str = "") -> Table:
