@@ -12,7 +12,7 @@ import pytest
 from tiny_models import NAMES, make_model
 
 from swiftlm_engine.load.options import EngineOptions
-from swiftlm_engine.messages import Delta, GenerateJob
+from swiftlm_engine.messages import Delta, GenerateJob, Started
 from swiftlm_engine.prefix.snapshot import LeafKind
 from swiftlm_engine.sampling.settings import SamplingSettings
 from swiftlm_engine.session.open_session import open_session
@@ -116,3 +116,32 @@ def preempt_while_decoding(stepped: Stepped) -> None:
         stepped.session.step()
     stepped.session.runner.preempt(preempted := scheduler._preempt_youngest())
     assert preempted.num_resumed
+
+
+@pytest.mark.parametrize("num_steps", range(1, 7))
+def test_a_sequence_preempted_after_any_step_is_announced_and_counted_once(tmp_path, num_steps):
+    engine = Stepped(make_model("llama", tmp_path))
+    prompt, scheduler = PROMPT[:40], engine.session.engine.scheduler
+    engine.submit(job("a", prompt, echo=True))
+    for _ in range(num_steps):
+        engine.session.step()
+    planned = scheduler.plan
+
+    def plan_without_memory():
+        made = planned()
+        if not scheduler._running:
+            return made
+        victim = scheduler._preempt_youngest()
+        chunks = tuple(chunk for chunk in made.chunks if chunk.sequence is not victim)
+        decode = tuple(one for one in made.decode if one is not victim)
+        return replace(made, preempted=(victim,), chunks=chunks, decode=decode)
+
+    scheduler.plan = plan_without_memory
+    engine.session.step()
+    scheduler.plan = planned
+    engine.finish()
+    news = [event.news for event in engine.events]
+    assert sum(isinstance(one, Started) for one in news) == 1
+    echoes = [n for n in news if isinstance(n, Delta) and n.content and not n.token_ids]
+    assert len(echoes) == 1
+    assert engine.session.engine.counters.prompt_tokens == len(prompt)

@@ -50,6 +50,7 @@ class SequenceOutput:
     echo_text: str = ""
     warnings: tuple[str, ...] = ()
     ended: FinishReason | None = None
+    announced: bool = False  # its client has its first event
     _num_taken: int = 0
     _closing: bool = False  # the thinking budget is spent and its end is being fed
     _closed: bool = False  # that has happened before

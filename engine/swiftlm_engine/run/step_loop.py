@@ -164,7 +164,8 @@ class StepLoop:
         new = [sequence for sequence in plan.decode if sequence.key not in rows]
         if new:
             self.runner.start_decode([self._choices[sequence.key].row for sequence in new])
-        return [sequence for sequence in new if not sequence.output_ids]
+        # One that was preempted before its first token was read has been announced.
+        return [sequence for sequence in new if not self._choices[sequence.key].announced]
 
     def _decode(
         self, joined: Sequence_[Sequence] = ()
@@ -227,6 +228,7 @@ class StepLoop:
         self.counters.prompt_tokens += len(sequence.prompt_ids)
         self.counters.cached_tokens += sequence.cached
         choice = self._choices[sequence.key]
+        choice.announced = True
         events = [
             Event(
                 sequence.request_id,
