@@ -10,7 +10,7 @@ import pytest
 from swiftlmd.store import child
 from swiftlmd.store.fetch.cache import RepoCache
 from swiftlmd.store.fetch.choice import RemoteFile
-from swiftlmd.store.hub import Listed, _Reading
+from swiftlmd.store.hub import Listed, _HubReading
 from swiftlmd.store.types import PullProgress
 
 
@@ -22,7 +22,7 @@ def line(stage: str, **fields: Any) -> dict[str, Any]:
 def test_reading_again_counts_as_progress() -> None:
     grown: list[None] = []
     seen: list[PullProgress] = []
-    reading = _Reading("org/x", seen.append, lambda listed: None)
+    reading = _HubReading("org/x", seen.append, lambda listed: None)
     reading.on_growth = lambda: grown.append(None)
     reading.take(line("download"))
     reading.take(line("download"))
@@ -44,7 +44,7 @@ def test_a_check_of_what_is_here_counts_its_bytes(tmp_path: Path) -> None:
 
 def test_a_long_list_of_files_comes_in_portions() -> None:
     listed: list[Listed] = []
-    reading = _Reading("org/x", lambda report: None, listed.append)
+    reading = _HubReading("org/x", lambda report: None, listed.append)
     for first, more in ((0, True), (1, True), (2, False)):
         files = [{"name": f"f{first}", "size": 1, "digest": "d"}]
         reading.take({"stage": "files", "commit": "c", "licence": "", "total_bytes": 3,
