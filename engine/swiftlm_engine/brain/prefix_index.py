@@ -138,6 +138,7 @@ class PrefixIndex:
         kind: Kind = Kind.TURN,
         floor: int = 0,
         salt: bytes = b"",
+        system_length: int = 0,
     ) -> tuple[Entry, list[Entry]]:
         """Add an entry; returns the entry that now serves this prefix and those it made useless.
 
@@ -151,6 +152,7 @@ class PrefixIndex:
             raise ValueError(f"floor {floor} outside 0..{len(token_ids)}")
         node = grow(self._roots.setdefault(salt, Node()), tokens)
         entry = Entry(part, tokens, salt, floor, nbytes, kind, 0)
+        entry.system_length = min(system_length, entry.length)
         if kind is Kind.SYSTEM:
             entry.system_length = entry.length
         longer = _covering(node, entry)

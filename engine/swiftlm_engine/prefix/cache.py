@@ -155,9 +155,13 @@ class PrefixCache:
         caches: Sequence[Cache],
         kind: Kind = Kind.TURN,
         salt: bytes = b"",
+        system_length: int = 0,
     ) -> StoreResult:
-        """Remember `caches`, which hold exactly `token_ids`; the caller goes on using them."""
-        result = self._store(token_ids, caches, kind, salt)
+        """Remember `caches`, which hold exactly `token_ids`; the caller goes on using them.
+
+        The first `system_length` tokens are what conversations share: they leave last.
+        """
+        result = self._store(token_ids, caches, kind, salt, system_length)
         if result not in (StoreResult.STORED, StoreResult.COVERED):
             _count(self._counters.refused, result)
         return result
@@ -281,13 +285,18 @@ class PrefixCache:
         return MissReason.NO_COMMON_PREFIX if len(self._ram) else MissReason.EMPTY
 
     def _store(
-        self, token_ids: Sequence[int], caches: Sequence[Cache], kind: Kind, salt: bytes
+        self,
+        token_ids: Sequence[int],
+        caches: Sequence[Cache],
+        kind: Kind,
+        salt: bytes,
+        system_length: int,
     ) -> StoreResult:
         if self._ram.budget_bytes <= 0:
             return StoreResult.DISABLED
         if not self._fits_layout(token_ids, caches):
             return StoreResult.MISMATCH
-        added = self._ram.store(token_ids, caches, kind, salt)
+        added = self._ram.store(token_ids, caches, kind, salt, system_length)
         if added is None:
             log.info("prefix of %s tokens not stored: larger than the budget", len(token_ids))
             return StoreResult.TOO_LARGE

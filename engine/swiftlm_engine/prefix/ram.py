@@ -135,7 +135,12 @@ class RamTier:
         return assembled(self.layout, parts, found.length)
 
     def store(
-        self, token_ids: Sequence[int], caches: Sequence[Cache], kind: Kind, salt: bytes
+        self,
+        token_ids: Sequence[int],
+        caches: Sequence[Cache],
+        kind: Kind,
+        salt: bytes,
+        system_length: int = 0,
     ) -> list[Entry] | None:
         """Keep a snapshot; returns the entries added (none: it was covered), None if too large."""
         parts = self.layout.snapshots(caches)
@@ -145,9 +150,11 @@ class RamTier:
         added = []
         for part, leaves in parts.items():
             floor = max(floor_of(leaf, len(token_ids)) for leaf in leaves.values())
+            trunk_only = system_length if part is CachedPart.TRUNK else 0
             entry, superseded = self._index.insert(
-                part, token_ids, nbytes[part], kind=kind, floor=floor, salt=salt
-            )
+                part, token_ids, nbytes[part], kind=kind, floor=floor, salt=salt,
+                system_length=trunk_only,
+            )  # fmt: skip
             self._forget(superseded, was_evicted=False)
             if entry not in self._kept:
                 kept = self._keep(entry, leaves)

@@ -287,7 +287,9 @@ class Runner:
             self._speculator.forget(sequence)
         salt = self._salts.get(sequence.request_id, b"")
         if keep and caches is not None and salt is not None and held_ids:
-            self._prefix.store(self._cache_ids(sequence, held_ids), caches, Kind.TURN, salt)
+            self._prefix.store(
+                self._cache_ids(sequence, held_ids), caches, Kind.TURN, salt, sequence.system_length
+            )
         self.notes.pop(sequence.key, None)
         return extents_of(caches or ())
 
@@ -307,7 +309,7 @@ class Runner:
         salt = self._salts.get(sequence.request_id, b"")
         if salt is not None:
             ids = self._cache_ids(sequence, held_ids)
-            self._prefix.store(ids, caches, Kind.TURN, salt)
+            self._prefix.store(ids, caches, Kind.TURN, salt, sequence.system_length)
 
     def forget_request(self, request_id: str) -> None:
         self._salts.pop(request_id, None)
@@ -391,7 +393,9 @@ class Runner:
             sequence, caches = self._unkept.pop(key)
             ids = (sequence.prompt_ids + sequence.output_ids)[: caches[0].offset]
             salt = self._salts[sequence.request_id] or b""
-            self._prefix.store(self._cache_ids(sequence, ids), caches, Kind.PROMPT, salt)
+            self._prefix.store(
+                self._cache_ids(sequence, ids), caches, Kind.PROMPT, salt, sequence.system_length
+            )
 
     def _shown(self, chunk: Chunk) -> AbstractContextManager[dict[str, mx.array]]:
         """What the pass over a chunk is told of the images of its prompt."""

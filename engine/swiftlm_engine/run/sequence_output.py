@@ -24,7 +24,7 @@ from swiftlm_engine.run.decode_batch import Row, RowToken
 from swiftlm_engine.run.prompt_scores import ScoredToken
 from swiftlm_engine.sampling.logprobs import TokenLogprob
 from swiftlm_engine.sampling.row import RowSampling
-from swiftlm_engine.schedule.checkpoints import checkpoints
+from swiftlm_engine.schedule.checkpoints import checkpoints, shared_length
 from swiftlm_engine.schedule.sequence import FinishReason, Sequence
 from swiftlm_engine.text import events as text
 from swiftlm_engine.text.detokenizer import TokenTexts
@@ -242,6 +242,7 @@ class SequenceOutputFactory:
             prepared.max_tokens,
             arrived_at,
             boundaries=boundaries,
+            system_length=0 if boundaries else shared_length(prompt.boundaries),
             keeps_chunks=self.needs_checkpoints and not boundaries,
             deadline_at=None if job.deadline_s is None else arrived_at + job.deadline_s,
             client=job.client,

@@ -36,6 +36,11 @@ def checkpoints(boundaries: Sequence[int], num_prefill: int) -> tuple[int, ...]:
     return tuple(reversed(kept))
 
 
+def shared_length(boundaries: Sequence[int]) -> int:
+    """Of what conversations share: the system prompt. A single boundary ends the only message."""
+    return next((b for b in boundaries[:-1] if b >= MIN_GAP), 0)
+
+
 def is_kept_on_the_way(start: int, end: int, num_prefill: int) -> bool:
     """Whether the end of a chunk is the first behind a half, three quarters or seven eighths.
 

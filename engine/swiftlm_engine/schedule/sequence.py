@@ -46,6 +46,7 @@ class Sequence:
     max_tokens: int
     arrived_at: float
     boundaries: tuple[int, ...] = ()  # prefill pauses here, so that a checkpoint can be stored
+    system_length: int = 0  # without pauses: tokens that conversations share
     keeps_chunks: bool = False  # without boundaries: ends of its chunks are checkpoints, too
     deadline_at: float | None = None
     client: str = ""  # who asked: clients share places and the time of prefill
