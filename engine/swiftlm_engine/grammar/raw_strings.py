@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from swiftlm_engine.grammar.lark import SAME_PATTERNS
 from swiftlm_engine.text.tools.schema import Alternative, CannotHold
 
+MIN_TELLING = 8  # shorter ends of tags are found in ordinary text
 ANY_TEXT = "/(?s:.*)/"
 _ESCAPE_OR_SLASH = re.compile(r"\\.|/", re.DOTALL)
 _DATE = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
@@ -62,9 +63,17 @@ def either(bodies: Iterable[str]) -> str:
 
 def without(body: str, texts: Sequence[str]) -> str:
     """The body's texts that hold none of these."""
+    texts = [_telling(text) for text in texts]
     recurs = [text for text in texts if text[0] in text[1:]]
     said = [f"/{_lacking(text)}/" for text in texts if text not in recurs]
     return " & ".join([f"({body})", *said, *(f"~/(?s:.*){as_regex(t)}(?s:.*)/" for t in recurs)])
+
+
+def _telling(text: str) -> str:
+    """The text, or as much of its end as begins with a character that does not come again: a
+    body without that end is without the whole."""
+    at = next(at for at, char in enumerate(text) if char not in text[at + 1 :])
+    return text[at:] if len(text) - at >= MIN_TELLING else text
 
 
 def _lacking(text: str) -> str:

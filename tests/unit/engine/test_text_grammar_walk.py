@@ -261,7 +261,16 @@ def walk(bench: Bench, tools: tuple[ToolSpec, ...], seed: int) -> list[int] | No
     return ids
 
 
+VALUE_ENDS = {
+    "minimax_m3": "]<]minimax[>[</a>",
+    "hunyuan": "</arg_value:opensource>\n",
+    "solar_open_2": "<|tool_arg:end|>\n",
+}
+
+
 def _example(bench: Bench) -> str:
+    if bench.format.name in VALUE_ENDS:
+        return VALUE_ENDS[bench.format.name]
     return CALLS.get(bench.format.name, ("\n</parameter>\n</atem:parameter>\n",))[0]
 
 
