@@ -1,4 +1,4 @@
-"""Requests in the form that further programs send them, put together from their published code."""
+"""Requests in the form that further programs are known to send them; none was recorded from one."""
 
 from __future__ import annotations
 

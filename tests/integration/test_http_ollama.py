@@ -1,5 +1,5 @@
 """Ollama's API as its clients use it: PyPI's `ollama` runs in tests/clients; here are the requests
-that programs were recorded to send."""
+in the form that programs are known to send."""
 
 from __future__ import annotations
 
@@ -415,7 +415,7 @@ RECORDED = {
 
 
 @pytest.mark.parametrize("program", RECORDED)
-async def test_recorded_requests_of_programs_are_answered(api, server, program):
+async def test_requests_in_the_form_of_programs_are_answered(api, server, program):
     path, body = RECORDED[program]
     answer = await api(server, path, body)
     lines = answer if isinstance(answer, list) else [answer]

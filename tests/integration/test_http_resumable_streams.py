@@ -10,6 +10,8 @@ import aiohttp
 import pytest
 from scripted_backend import MODEL, ScriptedBackend, serve, text
 
+from swiftlmd.config.http import HttpOptions
+
 KEY = "a-key-that-nobody-guesses"
 END = b"\n\n"
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "stream": True}
@@ -47,6 +49,30 @@ async def test_a_broken_stream_goes_on_where_it_was():
         assert (got + rest).endswith(b"data: [DONE]\n\n")
         async with http.get(f"{server.url}/v1/answers/{KEY}") as reply:
             assert await reply.read() == got + rest
+
+
+async def test_silence_adds_no_event_to_a_kept_stream():
+    """A client that comes back counts what it has seen; other streams hold pings."""
+    gates = Gates()
+    script = replace(text("one ", "two ", "three"), before=gates.before)
+    options = HttpOptions(port=0, first_comment_s=0.02, comment_s=0.02)
+    body = {**BODY, "max_tokens": 9}
+    async with (
+        serve(ScriptedBackend(default=script), options) as server,
+        aiohttp.ClientSession() as http,
+    ):
+        url = f"{server.url}/v1/messages"
+        async with http.post(url, json=body, headers={"X-Keep-Answer": KEY}) as reply:
+            got = b""
+            while got.count(b": waiting") < 2:
+                got += await reply.content.readany()
+        gates.open.set()
+        seen = [event for event in got.split(END)[:-1] if not event.startswith(b":")]
+        async with http.get(f"{server.url}/v1/answers/{KEY}?from={len(seen)}") as reply:
+            rest = await reply.read()
+        assert b"event: ping" not in got + rest
+        said = re.findall(rb'"text":"([^"]+)"', b"".join(seen) + rest)
+        assert b"".join(said) == b"one two three"
 
 
 async def test_a_stopped_answer_ends_the_generation_and_is_forgotten():
