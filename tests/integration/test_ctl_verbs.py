@@ -395,6 +395,51 @@ def test_connect_names_what_an_agent_will_miss(
     assert "no model 'org/typo' here" in ctl("connect", "codex", "--print", "-m", "org/typo").err
 
 
+def test_connect_says_that_an_agent_cannot_start_and_what_mends_it(
+    ctl: Ctl, admin: FakeAdmin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    admin.daemon.models = [replace(READY, context=131_072)]
+    found = " ".join(ctl("connect", "claude-code").err.split())
+    assert "Claude Code sends about 20,000 tokens" in found
+    assert "swiftlmctl load smollm2-135m --ctx 32768" in found
+    admin.daemon.models = [replace(READY, context=8192)]
+    short = " ".join(ctl("connect", "codex").err.split())
+    assert "takes no more than 8,192: use another model" in short
+    roomy = replace(READY.loaded, context=65_536)
+    admin.daemon.models = [replace(READY, context=131_072, loaded=roomy)]
+    assert "before your first word" not in ctl("connect", "opencode").err
+
+
+def test_connect_makes_a_key_named_after_the_client_where_one_is_required(
+    ctl: Ctl, admin: FakeAdmin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    admin.key_names = ["mum"]
+    found = ctl("connect", "codex")
+    assert "made the key 'codex'" in found.out
+    text = (tmp_path / "home" / ".codex" / "config.toml").read_text()
+    assert f'experimental_bearer_token = "sk-{"k" * 43}"' in text
+    assert f"OPENAI_API_KEY=sk-{'k' * 43}" in ctl("connect", "openwebui").out
+    assert admin.key_names == ["mum", "codex", "openwebui"]
+    monkeypatch.setattr("swiftlmctl.connect.keys._is_taken", lambda url, key: True)
+    assert "already set up" in ctl("connect", "codex").out
+    assert ctl("connect", "codex", "--key", "sk-mine").code == 0
+    assert admin.key_names == ["mum", "codex", "openwebui"]
+
+
+def test_connect_print_makes_no_key_and_says_which_verb_does(
+    ctl: Ctl, admin: FakeAdmin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    admin.key_names = ["mum"]
+    for name in ("claude-code", "openwebui"):
+        found = ctl("connect", name, "--print")
+        assert "YOUR_KEY" in found.out
+        assert f"swiftlmctl keys add {name}" in found.err
+    assert admin.key_names == ["mum"]
+
+
 def test_connect_prints_when_it_must_not_write(
     ctl: Ctl, admin: FakeAdmin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

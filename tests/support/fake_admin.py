@@ -57,6 +57,7 @@ class FakeAdmin(m.AdminBase):
         self.config = {"http.port": m.ConfigEntry("http.port", "5413", "default", "Port.")}
         self.reloaded: list[m.ConfigEntry] = []  # what config.toml changes when it is read again
         self.fault: m.Fault | None = None
+        self.key_names: list[str] = []
 
     async def status(self, message: m.StatusRequest) -> m.DaemonStatus:
         self.asked.append(message)
@@ -90,6 +91,14 @@ class FakeAdmin(m.AdminBase):
     async def remove_model(self, message: m.RemoveModelRequest) -> m.RemoveModelReply:
         self.asked.append(message)
         return m.RemoveModelReply(freed_bytes=101_000_000, paths=["/models/smollm2-135m"])
+
+    async def list_keys(self, message: m.ListKeysRequest) -> m.ListKeysReply:
+        return m.ListKeysReply(names=self.key_names)
+
+    async def add_key(self, message: m.AddKeyRequest) -> m.AddKeyReply:
+        self.asked.append(message)
+        self.key_names.append(message.name)
+        return m.AddKeyReply(name=message.name, key="sk-" + "k" * 43)
 
     async def get_config(self, message: m.GetConfigRequest) -> m.ConfigReply:
         found = [e for key, e in self.config.items() if message.key in ("", key)]

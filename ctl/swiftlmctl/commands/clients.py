@@ -9,13 +9,16 @@ import typer
 from swiftlm_proto.exit_codes import CtlExit
 
 if TYPE_CHECKING:
+    from swiftlmctl.client import Daemon
     from swiftlmctl.connect.clients import Client, Service
 
 Name = Annotated[str, typer.Argument(help="Client to set up; omit to list supported clients.")]
 OfModel = Annotated[
     str, typer.Option("--model", "-m", help="Model name (default: the default model).")
 ]
-Key = Annotated[str, typer.Option("--key", help="API key, if the daemon requires one.")]
+Key = Annotated[
+    str, typer.Option("--key", help="API key (default: a new one, if the daemon requires one).")
+]
 Print = Annotated[bool, typer.Option("--print", help="Only print what would be written.")]
 Undo = Annotated[bool, typer.Option("--undo", help="Remove swiftlm's entries.")]
 
@@ -47,7 +50,7 @@ def connect(
     if undo:
         _take_back(found)
     else:
-        _set_up(found, _service(model, key), only_print)
+        _set_up(found, _service(found, model, key, only_print), only_print)
 
 
 def _take_back(client: Client) -> None:
@@ -73,6 +76,7 @@ def _set_up(client: Client, service: Service, only_print: bool) -> None:
     from swiftlmctl.connect.edits import Unsafe
     from swiftlmctl.connect.undo import UndoLedger
 
+    _warn_of_limits(client, service)
     path = client.path(Path.home())
     ledger = UndoLedger(locate().state / "connect")
     try:
@@ -82,7 +86,7 @@ def _set_up(client: Client, service: Service, only_print: bool) -> None:
         if client.file:
             output.say(f"{path} is left alone: {e}. Put this into it:\n")
         output.say(client.by_hand(service))
-        output.say(f"\nthen {client.then}")
+        output.say(f"\nthen {client.next_step(service)}")
         return
     if only_print:
         output.say(text.rstrip())
@@ -94,19 +98,27 @@ def _set_up(client: Client, service: Service, only_print: bool) -> None:
     backup = ledger.write(client.name, path, text)
     output.say(f"wrote {path}" + (f" (a copy from before: {backup})" if backup else ""))
     context = f" with {service.context:,} tokens of context" if service.context else ""
-    output.say(f"{client.title} uses {service.model}{context}; {client.then}")
+    output.say(f"{client.title} uses {service.model}{context}; {client.next_step(service)}")
     output.say(f"`swiftlmctl connect {client.name} --undo` takes it back")
+
+
+def _warn_of_limits(client: Client, service: Service) -> None:
+    """What keeps this client from working with this model, before it is tried."""
+    from swiftlmctl import output
+
+    if too_small := client.too_small(service):
+        output.warn(too_small)
     if client.is_agent and not service.takes_tools:
         output.warn(
             f"{service.model} does not support tools; `swiftlmctl models search` lists others"
         )
 
 
-def _service(model: str, key: str) -> Service:
-    """Asks the daemon for its address, and for the context and tools of a model that is here."""
+def _service(to: Client, model: str, key: str, only_print: bool) -> Service:
+    """Asks the daemon for its address, for the context and tools of a model, and for a key."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
-    from swiftlmctl.connect.clients import ANY_KEY, Service
+    from swiftlmctl.connect.clients import Service
 
     async def verb(daemon: client.Daemon) -> Service:
         name = model or daemon.status.default_model
@@ -118,6 +130,32 @@ def _service(model: str, key: str) -> Service:
         planned = fit.context if fit else 0
         context = found.loaded.context if found.loaded else planned or found.context
         takes_tools = found.tools or not found.model
-        return Service(daemon.url, name, context, key or ANY_KEY, takes_tools)
+        given = key or await _key(daemon, to, only_print)
+        return Service(daemon.url, name, context, given, found.context, takes_tools)
 
     return client.call(verb)
+
+
+async def _key(daemon: Daemon, to: Client, only_print: bool) -> str:
+    """What the daemon takes: any text where it has no keys, else one for this client."""
+    from pathlib import Path
+
+    from swiftlm_proto import user_files
+    from swiftlmctl import output
+    from swiftlmctl.connect import keys
+    from swiftlmctl.connect.clients import ANY_KEY, NO_KEY
+
+    if not await keys.is_required(daemon):
+        return ANY_KEY
+    written = user_files.read(to.path(Path.home())) if to.file else None
+    if kept := keys.key_in((written or b"").decode("utf-8", "replace"), daemon.url):
+        return kept
+    if only_print:
+        output.warn(
+            f"the daemon requires a key: `swiftlmctl keys add {to.name}` makes one, "
+            "then give it by --key"
+        )
+        return NO_KEY
+    made = await keys.made(daemon, to.name)
+    output.say(f"made the key '{made.name}'; `swiftlmctl keys remove \"{made.name}\"` revokes it")
+    return made.key

@@ -15,6 +15,9 @@ from swiftlmctl.connect.edits import Unsafe, merged_json, toml_with, yaml_with
 
 # Clients insist on some key; the daemon asks for none unless it was configured to.
 ANY_KEY = "swiftlm"
+NO_KEY = "YOUR_KEY"  # where one is required and none was given
+# Beside its first request an agent needs room for files, tool results and answers, in tokens.
+_LEAST_ROOM, _GOOD_ROOM = 4096, 12_288
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +28,17 @@ class Service:
     model: str
     context: int  # tokens; 0 = unknown
     key: str = ANY_KEY
+    max_context: int = 0  # of the model, however it is loaded; 0 = unknown
     takes_tools: bool = True
 
     @property
     def openai(self) -> str:
         return f"{self.address}/v1"
+
+    @property
+    def output(self) -> int:
+        """Tokens of one answer that leave the prompt its room."""
+        return max(self.context // 4, 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +52,39 @@ class Client:
     by_hand: Callable[[Service], str]
     then: str
     is_agent: bool = False  # does nothing without tools
+    # The prompt and the tools it sends before the user's first word; 0 = not measured. Of the
+    # versions in tests/clients/package.json, by SmolLM2's tokenizer (3.7 characters a token).
+    first_tokens: int = 0
 
     def path(self, home: Path) -> Path:
         return home / self.file
+
+    def next_step(self, service: Service) -> str:
+        key = f"any text, such as {ANY_KEY}" if service.key == ANY_KEY else service.key
+        return self.then.format(model=service.model, key=key)
+
+    @property
+    def wanted_context(self) -> int:
+        """Tokens for its first request and the work after it."""
+        return -(-(self.first_tokens + _GOOD_ROOM) // 4096) * 4096
+
+    def too_small(self, service: Service) -> str:
+        """Why this client's first request does not fit, and what mends it; "" = it fits."""
+        if not self.first_tokens or not service.context:
+            return ""
+        if service.context >= self.first_tokens + _LEAST_ROOM:
+            return ""
+        wanted = self.wanted_context
+        verdict = "are too few" if service.context <= self.first_tokens else "leave too little room"
+        mend = f"`swiftlmctl load {service.model} --ctx {wanted}`, then connect again"
+        if 0 < service.max_context < self.first_tokens + _LEAST_ROOM:
+            mend = f"{service.model} takes no more than {service.max_context:,}: use another model"
+        elif 0 < service.max_context < wanted:
+            mend = mend.replace(str(wanted), str(service.max_context))
+        return (
+            f"{self.title} sends about {self.first_tokens:,} tokens before your first word; "
+            f"{service.context:,} tokens of context {verdict}; {mend}"
+        )
 
 
 def _nothing(text: str, service: Service) -> str:
@@ -59,11 +98,14 @@ def _claude_settings(service: Service) -> dict[str, object]:
         "ANTHROPIC_DEFAULT_SONNET_MODEL",
         "ANTHROPIC_DEFAULT_HAIKU_MODEL",
     )
+    # It takes every model for one of 200,000 tokens and would compact too late.
+    sizes = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", "CLAUDE_CODE_AUTO_COMPACT_WINDOW")
     return {
         "env": {
             "ANTHROPIC_BASE_URL": service.address,
             "ANTHROPIC_AUTH_TOKEN": service.key,
             **dict.fromkeys(names, service.model),
+            **(dict.fromkeys(sizes, str(service.context)) if service.context else {}),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         }
     }
@@ -74,16 +116,23 @@ def _claude(text: str, service: Service) -> str:
 
 
 def _codex_tables(service: Service) -> str:
-    return (
-        "[model_providers.swiftlm]\n"
-        'name = "swiftlm"\n'
-        f"base_url = {json.dumps(service.openai)}\n"
-        'wire_api = "responses"'
-    )
+    lines = [
+        "[model_providers.swiftlm]",
+        'name = "swiftlm"',
+        f"base_url = {json.dumps(service.openai)}",
+        'wire_api = "responses"',
+    ]
+    if service.key != ANY_KEY:  # without one it sends none
+        lines.append(f"experimental_bearer_token = {json.dumps(service.key)}")
+    return "\n".join(lines)
 
 
-def _codex_keys(service: Service) -> dict[str, str]:
-    return {"model": service.model, "model_provider": "swiftlm"}
+def _codex_keys(service: Service) -> dict[str, str | int]:
+    keys: dict[str, str | int] = {"model": service.model, "model_provider": "swiftlm"}
+    if service.context:
+        keys["model_context_window"] = service.context
+        keys["model_auto_compact_token_limit"] = service.context * 8 // 10
+    return keys
 
 
 def _codex(text: str, service: Service) -> str:
@@ -96,7 +145,7 @@ def _codex_by_hand(service: Service) -> str:
 
 
 def _opencode_settings(service: Service) -> dict[str, object]:
-    limit = {"context": service.context, "output": max(service.context // 4, 1024)}
+    limit = {"context": service.context, "output": service.output}
     model = {"name": service.model, **({"limit": limit} if service.context else {})}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
@@ -111,7 +160,29 @@ def _opencode(text: str, service: Service) -> str:
     return merged_json(text, _opencode_settings(service))
 
 
+def _pi_settings(service: Service) -> dict[str, object]:
+    model: dict[str, object] = {"id": service.model, "name": service.model}
+    if service.context:
+        model |= {"contextWindow": service.context, "maxTokens": service.output}
+    provider = {
+        "baseUrl": service.openai,
+        "api": "openai-completions",
+        "apiKey": service.key,
+        "models": [model],
+    }
+    return {"providers": {"swiftlm": provider}}
+
+
+def _pi(text: str, service: Service) -> str:
+    return merged_json(text, _pi_settings(service))
+
+
 def _continue_text(service: Service) -> str:
+    context = [
+        "    defaultCompletionOptions:",
+        f"      contextLength: {service.context}",
+        f"      maxTokens: {service.output}",
+    ]
     return "\n".join(
         [
             "name: swiftlm",
@@ -124,6 +195,7 @@ def _continue_text(service: Service) -> str:
             f"    apiBase: {json.dumps(service.openai)}",
             f"    apiKey: {json.dumps(service.key)}",
             "    roles: [chat, edit, apply]",
+            *(context if service.context else ()),
             "",
         ]
     )
@@ -203,6 +275,7 @@ CLIENTS: tuple[Client, ...] = (
         _json(_claude_settings),
         "start `claude`",
         is_agent=True,
+        first_tokens=20_000,
     ),
     Client(
         "codex",
@@ -212,6 +285,7 @@ CLIENTS: tuple[Client, ...] = (
         _codex_by_hand,
         "start `codex`",
         is_agent=True,
+        first_tokens=10_000,
     ),
     Client(
         "opencode",
@@ -221,6 +295,17 @@ CLIENTS: tuple[Client, ...] = (
         _json(_opencode_settings),
         "start `opencode`",
         is_agent=True,
+        first_tokens=8_000,
+    ),
+    Client(
+        "pi",
+        "pi",
+        ".pi/agent/models.json",
+        _pi,
+        _json(_pi_settings),
+        "start `pi --provider swiftlm --model {model}`",
+        is_agent=True,
+        first_tokens=1_400,
     ),
     Client(
         "continue",
@@ -229,6 +314,7 @@ CLIENTS: tuple[Client, ...] = (
         _continue,
         _continue_text,
         "reload the editor",
+        first_tokens=1_300,
     ),
     Client(
         "aider",
@@ -248,7 +334,7 @@ CLIENTS: tuple[Client, ...] = (
         ".config/zed/settings.json",
         _zed,
         _json(_zed_settings),
-        f"Zed asks once for a key of `swiftlm`: any will do, e.g. {ANY_KEY}",
+        "Zed asks once for a key of `swiftlm`: {key}",
     ),
 )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any  # JSON values
 
 from swiftlmctl.connect.json_text import with_member
@@ -69,7 +69,7 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def toml_with(text: str, top: dict[str, str], tables: str) -> str:
+def toml_with(text: str, top: Mapping[str, str | int], tables: str) -> str:
     """`text` with plain keys at its top and one table at its end, in marked blocks.
 
     A key that the file sets itself is commented out: TOML allows no second one.
@@ -91,7 +91,7 @@ def toml_with(text: str, top: dict[str, str], tables: str) -> str:
     return result
 
 
-def _set_aside(text: str, keys: dict[str, str]) -> str:
+def _set_aside(text: str, keys: Mapping[str, str | int]) -> str:
     lines = lines_of(text)
     for found in list(statements(lines)):
         if not found.table and found.key and found.key[0] in keys:

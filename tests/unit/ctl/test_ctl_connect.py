@@ -73,6 +73,42 @@ def test_opencode_is_told_the_context() -> None:
     )
 
 
+def test_every_client_with_a_setting_for_it_is_told_the_context() -> None:
+    told = [c.name for c in CLIENTS if c.file and "8192" in c.edit("", SERVICE)]
+    assert told == ["claude-code", "codex", "opencode", "pi", "continue", "zed"]
+    codex = tomllib.loads(edited("codex"))
+    assert codex["model_context_window"] == 8192
+    assert codex["model_auto_compact_token_limit"] < 8192
+    claude = json.loads(edited("claude-code"))["env"]
+    assert claude["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] == "8192"
+
+
+def test_the_page_of_clients_names_what_each_sends_first() -> None:
+    page = (Path(__file__).parents[3] / "docs/clients.md").read_text()
+    for client in CLIENTS:
+        if client.first_tokens:
+            row = f"| {client.title} | {client.first_tokens:,} | {client.wanted_context:,} |"
+            assert row in page
+
+
+def test_a_context_that_is_not_known_is_not_made_up() -> None:
+    unknown = Service(SERVICE.address, "m", 0)
+    for name in ("claude-code", "codex", "opencode", "pi", "continue"):
+        assert "context" not in edited(name, "", unknown).lower(), name
+
+
+def test_pi_gets_a_provider_and_the_command_that_uses_it() -> None:
+    before = '{"providers": {"mine": {"baseUrl": "http://x"}}}'
+    found = json.loads(edited("pi", before))["providers"]
+    assert found["mine"] == {"baseUrl": "http://x"}
+    assert found["swiftlm"]["api"] == "openai-completions"
+    assert found["swiftlm"]["baseUrl"] == "http://127.0.0.1:5413/v1"
+    assert found["swiftlm"]["models"][0]["id"] == "smollm2-135m"
+    client = named("pi")
+    assert client is not None
+    assert client.next_step(SERVICE) == "start `pi --provider swiftlm --model smollm2-135m`"
+
+
 def test_file_with_comments_is_left_alone() -> None:
     with pytest.raises(Unsafe, match="comments"):
         edited("zed", '// my settings\n{"theme": "dark"}')

@@ -23,7 +23,7 @@ from swiftlmctl.connect.undo import UndoLedger
 from swiftlmctl.errors import CtlError
 
 SERVICES = [Service("http://127.0.0.1:5413", name, 8192) for name in ("one", "two", "three")]
-JSON_CLIENTS = ("claude-code", "opencode", "zed")
+JSON_CLIENTS = ("claude-code", "opencode", "pi", "zed")
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,9 @@ def test_what_was_added_between_two_connects_survives_the_undo(tmp_path: Path) -
     assert home.left() == [".claude/settings.json"]
 
 
-@pytest.mark.parametrize("name", ["claude-code", "codex", "opencode", "continue", "aider", "zed"])
+@pytest.mark.parametrize(
+    "name", ["claude-code", "codex", "opencode", "pi", "continue", "aider", "zed"]
+)
 def test_a_file_nobody_touched_since_is_gone_with_the_folders_we_made(
     tmp_path: Path, name: str
 ) -> None:
