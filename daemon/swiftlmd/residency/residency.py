@@ -39,6 +39,10 @@ log = logging.getLogger(__name__)
 # A load that failed once its engine had been started is not tried again at once. One that could not
 # be planned has cost nothing, and files or hosts may have come since.
 _COOL_DOWN_S = 5.0
+# What a load may be told about the options it brought; nothing is wrong with the model.
+_REFUSALS = frozenset(
+    {Kind.INVALID, Kind.UNSUPPORTED, Kind.CONTEXT_TOO_LONG, Kind.NOT_ENOUGH_MEMORY, Kind.BUSY}
+)
 _TICK_S = 1.0
 _STOP_BASE_S = 10.0
 _STOP_S_PER_GB = 1.0  # unmapping and unwiring take time; never kill in the middle of it
@@ -194,6 +198,7 @@ class Residency:
         if task is None:
             resident.crashes.clear()
             task = self._begin(resident, force=force)
+            resident.is_tried = self._differs(resident)
         while resident.task is task:
             yield resident.progress
             await resident.change()
@@ -258,6 +263,8 @@ class Residency:
             elif (task := resident.task) is not None:
                 resident.may_evict = True  # also when it only starts again after a crash
                 await asyncio.wait({task})
+                if resident.is_refused:
+                    continue  # the options of another caller; this one gets the configured ones
                 if fault := self._fault_of(resident, task):
                     raise fault.with_traceback(None)
             else:
@@ -350,6 +357,7 @@ class Residency:
             raise ServiceError(Kind.SHUTTING_DOWN, "the daemon is stopping")
         resident.state, resident.fault = State.LOADING, None
         resident.force, resident.may_evict, resident.was_launched = force, evict, False
+        resident.is_tried = False
         resident.loaded_as = resident.settings
         resident.progress = m.LoadEvent(stage=m.LoadEventStage.READING)
         resident.task = self._tasks.create_task(self._load(resident))
@@ -406,6 +414,14 @@ class Residency:
         if resident.was_launched:
             self._room.returned(resident.priced_bytes, resident.elsewhere)
         resident.priced_bytes, resident.elsewhere = 0, {}
+        if resident.is_tried and error.kind in _REFUSALS:
+            resident.is_refused = True
+            self._forget(resident)
+
+    def _differs(self, resident: Resident) -> bool:
+        """Whether it is loaded with options that the configuration does not have."""
+        configured = self._settings().for_model(resident.name)
+        return resident.settings.load_options() != configured.load_options()
 
     async def _attend(self, resident: Resident, engine: Engine) -> None:
         """Root of an engine's task: from ready to gone."""

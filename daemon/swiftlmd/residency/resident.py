@@ -47,6 +47,8 @@ class Resident:
     task: asyncio.Task[ServiceError | None] | None = None  # the load under way; why it failed
     force: bool = False  # of that load: past the budget
     may_evict: bool = True  # of that load: somebody waits for it
+    is_tried: bool = False  # of that load: with options that only its caller wants
+    is_refused: bool = False  # so loaded, it was refused and forgotten
     turn: int = 0  # of that load, in the order in which loads ask for room
     stopping: asyncio.Task[int] | None = None  # ends the engine; the bytes it held
     attending: asyncio.Task[None] | None = None  # from ready to gone

@@ -412,3 +412,44 @@ async def test_a_fault_that_is_told_again_and_again_keeps_nothing_of_who_heard_i
             await world.use("a")
         depths.append(len(traceback.extract_tb(caught.value.__traceback__)))
     assert depths[2] == depths[1]
+
+
+@pytest.mark.parametrize("is_launched", [False, True])
+@pytest.mark.parametrize("kind", [Kind.INVALID, Kind.UNSUPPORTED, Kind.NOT_ENOUGH_MEMORY])
+async def test_options_that_are_refused_do_not_make_the_model_a_failed_one(
+    world: World, kind: Kind, is_launched: bool
+) -> None:
+    faults = world.launcher.faults if is_launched else world.planner.faults
+    faults.append(ServiceError(kind, "not with these options"))
+    with pytest.raises(ServiceError, match="not with these options"):
+        async for _ in world.residency.load("a", Settings(engine_context=77)):
+            pass
+    assert world.state("a") is None
+    await world.use("a")
+    assert world.loaded() == {"a"}
+
+
+async def test_options_that_are_refused_cost_a_request_that_waits_nothing(world: World) -> None:
+    world.launcher.gate.clear()
+    world.launcher.faults.append(ServiceError(Kind.UNSUPPORTED, "not with these options"))
+    load = asyncio.create_task(_load(world, Settings(engine_context=77)))
+    await settle()
+    request = asyncio.create_task(world.use("a"))
+    await settle()
+    world.launcher.gate.set()
+    with pytest.raises(ServiceError):
+        await load
+    await request
+    assert world.loaded() == {"a"}
+
+
+async def test_a_broken_model_is_a_failed_one_also_with_options(world: World) -> None:
+    world.launcher.faults.append(ServiceError(Kind.MODEL_BROKEN, "shard 2 is cut short"))
+    with pytest.raises(ServiceError):
+        await _load(world, Settings(engine_context=77))
+    assert world.state("a") is State.FAILED
+
+
+async def _load(world: World, settings: Settings) -> None:
+    async for _ in world.residency.load("a", settings):
+        pass
