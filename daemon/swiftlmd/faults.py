@@ -42,6 +42,18 @@ _CODE = {
 }
 
 
+MAX_MESSAGE = 4000  # characters; a message may repeat what a client sent, and goes to logs
+MAX_NAME = 200  # of one name in it
+
+
+def shortened(text: str, limit: int) -> str:
+    """At most `limit` characters: the beginning, and the end, where a message says what to do."""
+    if len(text) <= limit:
+        return text
+    head = limit // 2
+    return f"{text[:head]}…{text[head + 1 - limit :]}"
+
+
 class ServiceError(Exception):
     """A failure with an answer: what happened, to what, and what to do next (the message)."""
 
@@ -55,10 +67,11 @@ class ServiceError(Exception):
         status: int = 0,
         retry_after_s: int = 0,
     ) -> None:
+        message = shortened(message, MAX_MESSAGE)
         super().__init__(message)
         self.kind = kind
         self.message = message
-        self.param = param
+        self.param = shortened(param, MAX_NAME)
         self.code = code or _CODE.get(kind, "internal_error")
         self.status = status or _HTTP_STATUS.get(kind, 500)
         self.retry_after_s = retry_after_s
@@ -89,6 +102,7 @@ class ModelNotFound(ServiceError):
     """No model of that name is here, and none may be fetched without being asked for."""
 
     def __init__(self, name: str, known: list[str]) -> None:
+        name = shortened(name, MAX_NAME)
         listed = ", ".join(known) if known else "none yet"
         spelled = {known_name.lower(): known_name for known_name in known}
         spelled |= {key.rpartition("/")[2]: value for key, value in spelled.items()}

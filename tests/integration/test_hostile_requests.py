@@ -171,6 +171,19 @@ async def post(url: str, http: aiohttp.ClientSession, path: str, body: Any) -> s
     return ""
 
 
+async def test_a_name_of_any_length_is_cut_in_the_answer() -> None:
+    name = "m" * 5_000_000
+    async with running() as (url, http):
+        for path, valid in BODIES.items():
+            body = {**valid, "model": name}
+            async with http.post(url + path, json=body) as reply:
+                answer = await reply.read()
+            assert len(answer) < 10_000, (path, len(answer))
+        for path in ("/v1/models/", "/v1/responses/", "/", "/v1/"):
+            async with http.get(url + path + "m" * 7000) as reply:
+                assert len(await reply.read()) < 10_000, path
+
+
 async def test_no_hostile_head_is_answered_with_a_failure_of_ours() -> None:
     wrong: list[str] = []
     async with running() as (url, _):

@@ -32,7 +32,7 @@ def constraint(format_: ResponseFormat | None, param: str) -> m.Constraint | Non
     if format_ is None or format_.type == "text":
         return None
     if format_.type == "json_object":
-        if format_.schema_:  # llama.cpp's spelling
+        if format_.schema_ is not None:  # llama.cpp's spelling
             return m.Constraint(json_schema=json.dumps(format_.schema_))
         return m.Constraint(json_object=True)
     if format_.type == "json_schema":

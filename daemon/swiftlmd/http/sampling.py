@@ -245,19 +245,30 @@ def _logit_bias(bias: dict[str, float] | None) -> dict[int, float]:
 
 def _constraint(body: Sampled) -> m.Constraint | None:
     outputs = body.structured_outputs or StructuredOutputs()
-    schema = body.guided_json or outputs.json_
-    regex = body.guided_regex or outputs.regex
-    grammar = body.guided_grammar or outputs.grammar
-    choices = body.guided_choice or outputs.choice
-    if sum(bool(given) for given in (schema, regex, grammar, choices)) > 1:
+    given = [
+        (name, value)
+        for name, value in (
+            ("guided_json", body.guided_json),
+            ("structured_outputs.json", outputs.json_),
+            ("guided_regex", body.guided_regex),
+            ("structured_outputs.regex", outputs.regex),
+            ("guided_grammar", body.guided_grammar),
+            ("structured_outputs.grammar", outputs.grammar),
+            ("guided_choice", body.guided_choice),
+            ("structured_outputs.choice", outputs.choice),
+        )
+        if value is not None
+    ]
+    if not given:
+        return m.Constraint(json_object=True) if outputs.json_object else None
+    if len({name.rpartition("_")[2].rpartition(".")[2] for name, _ in given}) > 1:
         raise invalid("only one of json, regex, grammar and choice can hold", "structured_outputs")
-    if schema:
-        text = schema if isinstance(schema, str) else json.dumps(schema)
-        return m.Constraint(json_schema=text)
-    if regex:
-        return m.Constraint(regex=regex)
-    if grammar:
-        return m.Constraint(lark=grammar)
-    if choices:
-        return m.Constraint(choices=m.Choices(values=choices))
-    return m.Constraint(json_object=True) if outputs.json_object else None
+    name, value = given[0]
+    if value in ("", []):  # an answer that nothing binds is not what was asked for
+        raise invalid(f"{name}: is empty; leave it out, or say what the answer follows", name)
+    if isinstance(value, list):
+        return m.Constraint(choices=m.Choices(values=value))
+    if name.endswith("json"):
+        return m.Constraint(json_schema=value if isinstance(value, str) else json.dumps(value))
+    assert isinstance(value, str), "only a schema is an object"
+    return m.Constraint(regex=value) if name.endswith("regex") else m.Constraint(lark=value)

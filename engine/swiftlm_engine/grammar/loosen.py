@@ -78,6 +78,45 @@ def loosened(schema: Schema, refusal: Callable[[Schema], str | None]) -> Loosene
     return None
 
 
+def circle(schema: Schema) -> str | None:
+    """A reference that leads to nothing but itself, so that no value follows it; None if none does.
+
+    One that leads back through properties or items is fine: such values nest.
+    """
+    for ref in _references(schema):
+        seen: list[str] = []
+        at: object = ref
+        while isinstance(at, str) and at not in seen:
+            seen.append(at)
+            target = _target(schema, at)
+            at = target.get("$ref") if isinstance(target, Mapping) else None
+        if isinstance(at, str):
+            return at
+    return None
+
+
+def _references(node: object) -> Iterator[str]:
+    if isinstance(node, list):
+        for one in node:
+            yield from _references(one)
+    elif isinstance(node, Mapping):
+        if isinstance(ref := node.get("$ref"), str):
+            yield ref
+        for key, value in node.items():
+            if key not in DATA:
+                yield from _references(value)
+
+
+def _target(schema: Schema, ref: str) -> object:
+    if not ref.startswith("#"):
+        return None
+    node: object = schema
+    for part in ref[1:].split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node
+
+
 Step = tuple[Schema, list[GivenUp]]
 
 

@@ -16,7 +16,7 @@ from swiftlm_engine.grammar.constraint import (
     StrictCalls,
 )
 from swiftlm_engine.grammar.lark import TOO_LARGE, Schema
-from swiftlm_engine.grammar.loosen import Loosened, loosened
+from swiftlm_engine.grammar.loosen import MAX_SHOWN, Loosened, circle, loosened
 from swiftlm_engine.text.chat import ToolSpec
 
 Refusal = Callable[[Schema], str | None]
@@ -74,6 +74,10 @@ def _loosened(
 ) -> Loosened:
     if reason is None:
         return Loosened(schema, ())
+    if (ref := circle(schema)) is not None:
+        raise GrammarRefused(
+            f"{where}the reference '{ref[:MAX_SHOWN]}' leads to nothing but itself"
+        )
     found = loosened(schema, refusal)
     if found is None:
         raise GrammarRefused(reason if where.strip() in reason else f"{where}{reason}")

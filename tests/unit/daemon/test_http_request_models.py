@@ -192,6 +192,22 @@ async def test_every_spelling_of_a_constraint_is_understood(body, kind, value):
     assert getattr((await engine(**body)).constraint, kind) == value
 
 
+@pytest.mark.parametrize("name", ["json", "regex", "grammar", "choice"])
+@pytest.mark.parametrize("prefix", ["guided_", "structured_outputs."])
+async def test_a_constraint_that_is_empty_is_refused_by_name(name, prefix):
+    empty = [] if name == "choice" else ""
+    nested = prefix.endswith(".")
+    body = {"structured_outputs": {name: empty}} if nested else {f"guided_{name}": empty}
+    error = await refusal(**body)
+    assert (error.status, error.param) == (400, prefix + name)
+
+
+async def test_a_schema_without_keywords_still_asks_for_json():
+    assert (await engine(guided_json={})).constraint.json_schema == "{}"
+    shape = {"type": "json_object", "schema": {}}
+    assert (await engine(response_format=shape)).constraint.json_schema == "{}"
+
+
 async def test_two_constraints_at_once_are_refused():
     assert (await refusal(guided_regex="a", guided_choice=["b"])).status == 400
 

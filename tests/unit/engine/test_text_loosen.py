@@ -13,7 +13,7 @@ from grammar_bench import Bench, bench_of
 from pydantic import BaseModel, Field
 
 from swiftlm_engine.grammar.constraint import ForcedCall, GrammarRefused, JsonSchema
-from swiftlm_engine.grammar.loosen import without_lookaround
+from swiftlm_engine.grammar.loosen import circle, without_lookaround
 from swiftlm_engine.grammar.row_constraint import make_constraints
 from swiftlm_engine.grammar.settle import settle
 from swiftlm_engine.messages import EngineFault, GenerateJob, Grammar, GrammarKind
@@ -135,3 +135,31 @@ def test_real_schemas_are_enforced_or_loosened_in_time(benches: dict[str, Bench]
             settled = settle(bench.compiler, ForcedCall((ToolSpec("look", "", schema),)))
             assert time.monotonic() - began < 20, (name, family)
             bench.compiler.start(settled.rule, thinks=False)
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"),
+    [
+        ({"$ref": "#"}, "'#'"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "'#/$defs/a'"),
+        (
+            {
+                "$ref": "#/$defs/a~1b",
+                "$defs": {"a/b": {"$ref": "#/$defs/c"}, "c": {"$ref": "#/$defs/a~1b"}},
+            },
+            "'#/$defs/a~1b'",
+        ),
+    ],
+)
+def test_a_reference_that_leads_to_itself_is_refused_by_name(schema, named: str) -> None:
+    bench = Bench()
+    job = GenerateJob("a", "hi", grammar=Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+    with pytest.raises(EngineFault, match="leads to nothing but itself") as caught:
+        make_constraints(bench.compiler, job, None)
+    assert named in caught.value.message
+    assert caught.value.param == "response_format"
+
+
+def test_schemas_that_nest_in_themselves_are_no_circle() -> None:
+    tree = {"type": "object", "properties": {"below": {"type": "array", "items": {"$ref": "#"}}}}
+    assert circle(tree) is None
