@@ -3,6 +3,9 @@
 A restart is a new PrefixCache on the same folder. Text after a hit from disk equals a cold run.
 """
 
+import os
+import time
+
 import pytest
 import tiny_models
 from families import EACH
@@ -10,6 +13,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load
 from prefix_runner import Runner, tokens, write_out
 
+from swiftlm_engine.brain.prefix_folders import PrefixFolders
 from swiftlm_engine.brain.prefix_index import Kind
 from swiftlm_engine.prefix.cache import HitSource, Match, Miss, PrefixCache
 from swiftlm_engine.prefix.fingerprint import Fingerprint
@@ -151,6 +155,41 @@ def test_files_of_another_fingerprint_are_deleted_and_reported(llama, tmp_path):
     assert not (tmp_path / SAME.digest).exists()
     assert isinstance(other.cache.match(tokens(1, 130)), Miss)
     other.cache.close(10.0)
+
+
+def test_trying_a_kv_format_loses_no_prefix_of_the_other(llama, tmp_path):
+    exact, tried = (Fingerprint({"model": "a", "kv_format": kv}) for kv in ("fp16", "k4v3"))
+    first = start(llama, tmp_path, fingerprint=exact)
+    first.generate(tokens(1, 130))
+    first.cache.close(10.0)
+    other = start(llama, tmp_path, fingerprint=tried)
+    assert other.cache.stats().ssd.deleted == ()
+    assert isinstance(other.cache.match(tokens(1, 130)), Miss)
+    other.cache.close(10.0)
+    again = start(llama, tmp_path, fingerprint=exact)
+    assert isinstance(again.cache.match(tokens(1, 130)), Match)
+    again.cache.close(10.0)
+
+
+def test_clearing_takes_what_every_kv_format_kept(llama, tmp_path):
+    for kv in ("fp16", "k4v3"):
+        runner = start(llama, tmp_path, fingerprint=Fingerprint({"model": "a", "kv_format": kv}))
+        runner.generate(tokens(1, 130))
+        if kv == "k4v3":
+            runner.cache.clear()
+        runner.cache.close(10.0)
+    assert not list(tmp_path.rglob("*.kv"))
+
+
+def test_what_another_kv_format_kept_goes_first_when_the_folder_is_full(tmp_path):
+    folders = PrefixFolders(tmp_path)
+    for folder, age in (("new", 10), ("old", 50)):
+        path = folders.of("m") / folder / "1.kv"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(bytes(1000))
+        os.utime(path, (time.time() - age,) * 2)
+    assert folders.trim(1000, but=folders.of("m") / "new") == (1000, 0)
+    assert [path.parent.name for path in tmp_path.rglob("*.kv")] == ["new"]
 
 
 def test_directory_stays_within_its_limit_and_keeps_the_newest(llama, tmp_path):

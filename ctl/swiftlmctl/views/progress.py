@@ -80,7 +80,11 @@ async def _bar(
 
 
 def _advance(progress: Progress, task: TaskID, event: m.OperationEvent) -> None:
-    progress.update(task, completed=event.fraction, words=_numbers(event) or event.stage)
+    progress.update(task, completed=event.fraction, words=_beside_bar(event))
+
+
+def _beside_bar(event: m.OperationEvent) -> str:
+    return _numbers(event) or " ".join(part for part in (event.stage, event.detail) if part)
 
 
 def _words(event: m.OperationEvent) -> str:

@@ -29,7 +29,7 @@ def folder_name(model: str) -> str:
 @dataclass(frozen=True, slots=True)
 class _KeptFile:
     path: Path
-    model: Path  # its folder
+    folder: Path  # of one fingerprint, in that of its model
     nbytes: int
     last_used: float  # that of what hangs on it, or later
 
@@ -62,16 +62,16 @@ class PrefixFolders:
     ) -> tuple[int, int]:
         """Deletes what was used longest ago, of all models together, until `max_bytes` are left.
 
-        What an engine misses is a miss. Of `but` nothing is deleted. The bytes that are left, and
-        those of them outside of `but`.
+        What an engine misses is a miss. Of `but`, the folder that an engine writes, nothing is
+        deleted. The bytes that are left, and those of them outside of `but`.
         """
         files = sorted(self._files(), key=lambda file: file.last_used)
         left = sum(file.nbytes for file in files)
-        others = sum(file.nbytes for file in files if file.model != but)
+        others = sum(file.nbytes for file in files if file.folder != but)
         for file in files:
             if left <= max_bytes or file.last_used >= older_than:
                 break
-            if file.model == but:
+            if file.folder == but:
                 continue
             with contextlib.suppress(OSError):
                 file.path.unlink()
@@ -86,7 +86,7 @@ class PrefixFolders:
                 with contextlib.suppress(OSError):
                     status = path.lstat()
                     if path.suffix in KEPT_SUFFIXES and stat.S_ISREG(status.st_mode):
-                        yield _KeptFile(path, model, status.st_size, status.st_mtime)
+                        yield _KeptFile(path, path.parent, status.st_size, status.st_mtime)
 
     def _folders(self) -> list[Path]:
         try:

@@ -1,7 +1,8 @@
 """The folder of one model and one fingerprint on the SSD: opened, cleaned, locked.
 
 `root` belongs to one model; each fingerprint has a subfolder. Opening deletes what can never be
-used again: other fingerprints, scratch files, damaged files, blocks whose parent is gone.
+used again: other fingerprints, scratch files, damaged files, blocks whose parent is gone. What was
+kept in another KV format stays, for the user who tries one: it counts against the limit.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from swiftlm_engine.prefix.fingerprint import Fingerprint
 
 SUFFIXES = {FileKind.BLOCK: ".kv", FileKind.STATE: ".state"}
 _FINGERPRINT_FILE = "fingerprint.json"
+_MAY_COME_BACK = ("kv_format",)
 
 
 class FolderInUse(RuntimeError):
@@ -50,12 +52,17 @@ class Namespace:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (self.folder / _FINGERPRINT_FILE).write_text(self.fingerprint.to_json())
 
+    def delete_others(self) -> None:
+        """What other fingerprints left, of other KV formats too."""
+        for folder in _others(self.folder.parent, self.fingerprint):
+            shutil.rmtree(folder, ignore_errors=True)
+
     def close(self) -> None:
         os.close(self.lock_file)
 
 
 def open_namespace(root: Path, fingerprint: Fingerprint, lock_wait_s: float = 0.0) -> Namespace:
-    """Lock the root, delete other fingerprints, make the folder. Raises FolderInUse.
+    """Lock the root, delete what cannot be used again, make the folder. Raises FolderInUse.
 
     A predecessor that is still saving holds the lock for a few seconds: `lock_wait_s`.
     """
@@ -63,7 +70,7 @@ def open_namespace(root: Path, fingerprint: Fingerprint, lock_wait_s: float = 0.
     lock_file = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _lock(lock_file, time.monotonic() + lock_wait_s)
-        deleted = tuple(_delete_others(root, fingerprint))
+        deleted = tuple(_delete_changed(root, fingerprint))
         namespace = Namespace(root / fingerprint.digest, fingerprint, lock_file, deleted)
         namespace.make_folder()
     except BlockingIOError as error:
@@ -159,14 +166,19 @@ def _add(tree: BlockTree, path: Path, header: BlockHeader) -> bool:
     return True
 
 
-def _delete_others(root: Path, fingerprint: Fingerprint) -> Iterator[Deleted]:
-    for folder in sorted(root.iterdir()):
-        if folder.is_dir() and folder.name != fingerprint.digest:
-            nbytes = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
-            changed = fingerprint.changes_from(_read_fingerprint(folder))
-            with contextlib.suppress(OSError):
-                shutil.rmtree(folder)
-                yield Deleted(folder.name, nbytes, changed)
+def _delete_changed(root: Path, fingerprint: Fingerprint) -> Iterator[Deleted]:
+    for folder in _others(root, fingerprint):
+        changed = fingerprint.changes_from(_read_fingerprint(folder))
+        if changed == _MAY_COME_BACK:
+            continue
+        nbytes = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+        with contextlib.suppress(OSError):
+            shutil.rmtree(folder)
+            yield Deleted(folder.name, nbytes, changed)
+
+
+def _others(root: Path, fingerprint: Fingerprint) -> list[Path]:
+    return [f for f in sorted(root.iterdir()) if f.is_dir() and f.name != fingerprint.digest]
 
 
 def _read_fingerprint(folder: Path) -> Fingerprint:

@@ -14,7 +14,7 @@ FULL = 0.9  # of the limit: what other models have not used for longest goes
 
 
 class SharedLimit:
-    """Knows what other models keep, as of the last look. Owned by the engine thread."""
+    """What other models and other KV formats keep, as of the last look. Of the engine thread."""
 
     def __init__(self, folders: PrefixFolders, own: Path, max_bytes: int) -> None:
         self._folders, self._own, self._max_bytes = folders, own, max_bytes

@@ -323,6 +323,8 @@ class SsdTier:
         )
 
     def clear(self) -> None:
+        """Of this model nothing is kept, in no KV format."""
+        self._namespace.delete_others()
         for item in self.tree.items():
             if self.tree.get(item.id) is item:
                 self.discard(item)

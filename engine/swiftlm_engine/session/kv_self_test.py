@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
@@ -23,6 +26,7 @@ from swiftlm_engine.turboquant.self_test_text import SELF_TEST_TEXT
 # While experts or layers come from the disk, every chunk reads them all once more.
 _STREAMED_CHUNK = 256
 _CHUNK = 64
+_SEEN = 0.1  # of a test, from which the whole is foretold: the first chunk also compiles
 _WORTH_IT = 1.1  # compressed KV must be faster by this factor to be chosen for its speed
 _LEAST_TOKENS, _MOST_TOKENS = 2048, 32_768
 
@@ -38,8 +42,7 @@ def check_format(
     max_context: int | None,
     test: policy.Test | None = None,
 ) -> Outcome:
-    """The self-test of one format; seconds the first time, a file after that."""
-    report("checking", 1.0, f"kv {name} against exact KV on {policy.TEST_TOKENS} tokens")
+    """The self-test of one format: two prefills or more the first time, a file after that."""
     record = None
     if options.records_dir is not None:
         identity = weights_identity(options.folder, weights.dtype, device)
@@ -47,7 +50,30 @@ def check_format(
     context = max_context or policy.TEST_TOKENS
     token_ids = policy.test_ids(weights.tokenizer.encode(SELF_TEST_TEXT), context)
     chunk = _CHUNK if weights.streaming is None else _STREAMED_CHUNK
-    return policy.self_test(weights.model, token_ids, name, record, chunk, test)
+    told = _Progress(name, report)
+    if test is not None:  # on several ranks: no more is heard of it
+        told(0.0)
+    measure = partial(policy.measure, progress=told)
+    return policy.self_test(weights.model, token_ids, name, record, chunk, test or measure)
+
+
+class _Progress:
+    """Tells how far the test is, and once how long it takes on this machine."""
+
+    def __init__(self, name: str, report: Report, clock: Callable[[], float] = time.monotonic):
+        self._name, self._report, self._clock = name, report, clock
+        self._began = 0.0
+        self._takes_s = 0.0
+
+    def __call__(self, fraction: float) -> None:
+        now = self._clock()
+        if not fraction:  # again where a second try leaves layers out
+            self._began, self._takes_s = now, 0.0
+        elif not self._takes_s and fraction >= _SEEN:
+            self._takes_s = (now - self._began) / fraction
+            log.info("the self-test of kv %s takes about %.0f s", self._name, self._takes_s)
+        takes = f", about {max(1, round(self._takes_s))} s" if self._takes_s else ""
+        self._report("checking", fraction, f"kv {self._name}{takes}, once for this model")
 
 
 def failure(name: str, outcome: Outcome) -> str:

@@ -47,7 +47,7 @@ def _ssd_tier(
     limits = SsdLimits(max_bytes, queue_bytes=WRITE_BUFFER_BYTES)
     try:
         folders.trim(max_bytes)  # of all models, this one's too: nothing of it is in use yet
-        shared = SharedLimit(folders, root, max_bytes)
+        shared = SharedLimit(folders, root / fingerprint.digest, max_bytes)
         return SsdTier(root, fingerprint, kv.make, limits, shared=shared)
     except (FolderInUse, OSError) as error:
         log.warning("the prefix cache stays in memory: %s", error)

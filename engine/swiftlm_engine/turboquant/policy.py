@@ -52,6 +52,7 @@ _GROUP = 3  # a draft, of which all but one are taken back
 _ROW_STEPS = 2  # between two rows of a batch, and together
 _STICKS_OUT = 3.0  # times the median error of the layers
 
+Progress = Callable[[float], None]
 Test = Callable[[nn.Module, Sequence[int], Verdict, int], MeasuredError]
 
 log = logging.getLogger(__name__)
@@ -99,18 +100,27 @@ def test_ids(token_ids: Sequence[int], max_context: int) -> list[int]:
 
 
 def measure(
-    model: nn.Module, token_ids: Sequence[int], verdict: Verdict, chunk: int = _CHUNK
+    model: nn.Module,
+    token_ids: Sequence[int],
+    verdict: Verdict,
+    chunk: int = _CHUNK,
+    progress: Progress = lambda fraction: None,
 ) -> MeasuredError:
-    """What one verdict comes to. Evaluated."""
+    """What one verdict comes to; `progress` counts up to 1. Evaluated."""
     walk = _Walk(model, verdict)
     singles = _SINGLES if chunk <= _CHUNK else _STREAMED_SINGLES
     ids = list(token_ids)
     decoded = singles + _GROUP + _ROW_STEPS + 1
     depth = len(ids) - decoded if len(ids) >= 2 * decoded else len(ids)
+    # A decoded token costs about a tenth of a chunk.
+    total = depth + (len(ids) - depth) * chunk / 10
+    progress(0.0)
     for start in range(0, depth, chunk):
         walk.feed(ids[start : min(depth, start + chunk)], counts=start < TEST_TOKENS)
+        progress(min(depth, start + chunk) / total)
     if depth < len(ids):
-        walk.decode(ids[depth:], singles)
+        walk.decode(ids[depth:], singles, lambda n: progress((depth + n * chunk / 10) / total))
+    progress(1.0)
     return walk.measured()
 
 
@@ -136,10 +146,11 @@ class _Walk:
         if counts:
             self._prefilled.append(divergence)
 
-    def decode(self, ids: list[int], singles: int) -> None:
+    def decode(self, ids: list[int], singles: int, decoded: Callable[[int], None]) -> None:
         """As served: one by one, a group with a part that is taken back, and rows of a batch."""
-        for token in ids[:singles]:
+        for count, token in enumerate(ids[:singles], start=1):
             self._decoded.append(self._pass([token]))
+            decoded(count)
         group = ids[singles : singles + _GROUP]
         self._decoded.append(self._pass(group))
         rest = ids[singles + _GROUP :]

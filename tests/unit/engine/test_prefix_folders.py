@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +70,10 @@ def kept(folders: PrefixFolders, model: str, *ages: int) -> None:
     namespace.close()
 
 
+def folder_of(folders: PrefixFolders, model: str) -> Path:
+    return folders.of(model) / Fingerprint({"model": model}).digest
+
+
 def left(folders: PrefixFolders) -> set[str]:
     return {f"{path.parents[1].name}/{path.stem}" for path in folders.root.rglob("*.kv")}
 
@@ -79,7 +84,7 @@ def test_the_limit_is_that_of_all_models_and_the_oldest_go_first(folders):
     assert folders.trim(4000) == (4000, 4000)
     assert folders.trim(2500) == (2000, 2000)
     assert left(folders) == {"one/10", "two/20"}
-    assert folders.trim(1000, but=folders.of("one")) == (1000, 0)
+    assert folders.trim(1000, but=folder_of(folders, "one")) == (1000, 0)
     assert left(folders) == {"one/10"}
 
 
@@ -96,7 +101,7 @@ def test_models_that_are_gone_leave_nothing_but_what_an_engine_uses(folders):
 def test_an_engine_counts_what_others_keep_and_takes_what_they_used_before_it(folders):
     kept(folders, "own", 30)
     kept(folders, "other", 50, 10)
-    shared = SharedLimit(folders, folders.of("own"), 3000)
+    shared = SharedLimit(folders, folder_of(folders, "own"), 3000)
     assert shared.others_bytes == 2000
     shared._looked -= 100
     shared.refresh(lambda: time.time() - 30)

@@ -1,5 +1,6 @@
 """The load-time self-test: what it accepts, what it takes back, and what it remembers."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from mlx_lm import load
 from tiny_models import make_model
 
 from swiftlm_engine import turboquant
+from swiftlm_engine.session.kv_self_test import _Progress
 from swiftlm_engine.turboquant import policy
 from swiftlm_engine.turboquant.build import model_verdict
 from swiftlm_engine.turboquant.formats import K4V3, K8V3
@@ -42,6 +44,26 @@ def test_measurement_names_an_error_for_every_compressed_layer(llama):
     finer = policy.measure(llama, TEXT, model_verdict(llama, "k8v3"))
     assert finer.kld < measured.kld
     assert max(finer.layer_errors) < max(measured.layer_errors)
+
+
+def test_measurement_counts_from_nothing_to_all(llama):
+    told: list[float] = []
+    policy.measure(llama, TEXT, model_verdict(llama, "k4v3"), progress=told.append)
+    assert (told[0], told[-1]) == (0.0, 1.0)
+    assert told == sorted(told)
+    assert len(told) >= 5
+    assert max(after - before for before, after in itertools.pairwise(told)) < 0.5
+
+
+def test_the_check_says_once_how_long_it_takes_here():
+    now, told = [0.0], []
+    progress = _Progress("k4v3", lambda *said: told.append(said), clock=lambda: now[0])
+    for step in range(11):
+        now[0] = 4.0 * step + (20.0 if step > 5 else 0.0)  # later it gets slower
+        progress(step / 10)
+    assert [fraction for _, fraction, _ in told] == [step / 10 for step in range(11)]
+    assert told[0][2] == "kv k4v3, once for this model"
+    assert {detail for *_, detail in told[1:]} == {"kv k4v3, about 40 s, once for this model"}
 
 
 def test_accepted_mode_is_kept_for_all_layers(llama, monkeypatch):
