@@ -12,6 +12,7 @@ from io import TextIOWrapper
 import typer
 
 from swiftlm_proto.exit_codes import CtlExit
+from swiftlm_proto.paths import settle_home
 from swiftlm_proto.visible import visible_lines
 from swiftlmctl.commands import (
     bench,
@@ -80,6 +81,7 @@ def _lead(app: typer.Typer) -> None:
 
 def main() -> None:
     _open_what_is_closed()
+    settle_home(os.environ)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal, or a piped file, that is not UTF-8
             stream.reconfigure(errors="replace")

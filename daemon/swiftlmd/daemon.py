@@ -56,6 +56,7 @@ from swiftlmd.lifecycle.background_tasks import (
     test_after_waking,
     watch_folders,
 )
+from swiftlmd.lifecycle.disk_watch import DiskWatch
 from swiftlmd.lifecycle.instance import Instance
 from swiftlmd.lifecycle.power import SleepGuard, WakeWatch, find_assertion, seconds_with_sleep
 from swiftlmd.lifecycle.start_limiter import StartLimiter
@@ -132,6 +133,7 @@ class Daemon:
         calibrations = CalibrationStore(given.paths.state / "calibration")
         self._ratios = RatioStore(given.paths.state / "memory-ratios.json")
         disks = DiskSpeeds(given.paths.state / "disk-speeds.json")
+        self._disk = DiskWatch((given.paths.state, given.paths.cache, given.paths.logs))
         self._survey = Survey(Examiner(given.paths, self._machine))
         limits = self._machine.limits
         self._planner = ModelPlanner(given.paths, limits, disks, calibrations, self._survey)
@@ -379,6 +381,7 @@ class Daemon:
             ("preload", self._preload),
             ("kept prefixes", self._kept_prefixes.run),
             ("folders", partial(watch_folders, self._store.look_for_folders, clock)),
+            ("disk watch", partial(self._disk.run, clock)),
             ("log care", partial(shorten_logs, given.paths.logs, clock)),
         ):
             yield restart_on_error(name, chore, clock)
@@ -405,6 +408,7 @@ class Daemon:
         if wired := wired_without_owner(self._watch.last, engines):
             found.append(wired)
         found += self._machine.warnings()
+        found += self._disk.warnings()
         found += self._store.warnings()
         found += self._service.names.warnings()
         found += self._preloads.warnings()

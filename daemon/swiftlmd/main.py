@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 import uvloop
 
 from swiftlm_proto.exit_codes import DaemonExit
-from swiftlm_proto.paths import Paths, locate
+from swiftlm_proto.paths import Paths, locate, settle_home
 from swiftlm_proto.version import version
 from swiftlmd.admin.self_check import self_check
 from swiftlmd.admin.socket import NotOurs, SocketInUse, bound_socket, private_folder
@@ -53,9 +53,15 @@ from swiftlmd.lifecycle.supervisor import Supervisor, find_supervisor, leave_wit
 log = logging.getLogger(__name__)
 
 _OPEN_FILES = 16_384
+_FEWEST_FILES = 256  # an engine, its files and a few clients
+
+
+class TooFewFiles(OSError):
+    """The system allows too few open files to serve anything."""
 
 
 def main() -> None:
+    settle_home(os.environ)
     sys.exit(run(sys.argv[1:]))
 
 
@@ -100,6 +106,7 @@ def _serve(
     command: list[str],
 ) -> int:
     """Settles who may run and where, then runs; raises what keeps it from that."""
+    _raise_file_limit()
     settings = configuration.settings
     options = http_options(settings)  # raises while nothing is taken yet
     https = address(options.host, options.tls_port) if options.tls_port else ""
@@ -118,7 +125,6 @@ def _serve(
         engine_sockets = paths.engine_socket(0).parent
         private_folder(engine_sockets)
         remove_stale_sockets(engine_sockets)
-        _raise_file_limit()
         given = StartupContext(
             paths=paths,
             configuration=LiveConfiguration(configuration, os.environ, flags),
@@ -192,7 +198,7 @@ def _exit_code(error: Exception) -> DaemonExit:
         return DaemonExit.BAD_CONFIG
     if isinstance(error, PortBusy | NoAddress | SocketInUse):
         return DaemonExit.TEMPORARY
-    if isinstance(error, NotOurs | PermissionError | NotADirectoryError):
+    if isinstance(error, NotOurs | PermissionError | NotADirectoryError | TooFewFiles):
         return DaemonExit.NOT_PERMITTED
     code = error.errno if isinstance(error, OSError) else None
     if code == errno.EROFS:
@@ -201,8 +207,13 @@ def _exit_code(error: Exception) -> DaemonExit:
 
 
 def _raise_file_limit() -> None:
-    """launchd gives 256 open files, too few for idle clients beside engines."""
+    """launchd gives 256 open files, too few for idle clients beside engines. Raises TooFewFiles."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < _FEWEST_FILES:
+        raise TooFewFiles(
+            f"only {hard} open files are allowed to a process here (the hard limit), and swiftlmd "
+            f"needs {_FEWEST_FILES}; raise the limit (`ulimit -Hn`, or LimitNOFILE in the unit)"
+        )
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(ValueError, OSError):

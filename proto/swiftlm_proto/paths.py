@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import sys
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +63,22 @@ def locate(environ: dict[str, str] | None = None, platform: str = sys.platform) 
     return under(Path(root)) if root and Path(root) != default.app else default
 
 
+def settle_home(environ: MutableMapping[str, str]) -> None:
+    """Gives an empty or absent HOME the user's own: with an empty one, Python and the programs
+    that we start would write into the root of the disk."""
+    if not environ.get("HOME"):
+        environ["HOME"] = _home_of_user()
+
+
+def _home_of_user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:  # a user without an entry, as in a container
+        return "/nonexistent"
+
+
 def _default(env: dict[str, str], platform: str) -> Paths:
-    home = Path(env.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+    home = Path(env.get("HOME") or _home_of_user())
     if platform == "darwin":
         library = home / "Library"
         app = library / "Application Support" / "swiftlm"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -58,3 +60,37 @@ async def test_a_full_disk_costs_log_lines_and_no_request(place: Home) -> None:
     async with daemon(place) as live:
         for _ in range(3):
             assert (await live.chat())[0] == 200
+
+
+def python(program: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_too_few_files_are_named_at_the_start(tmp_path: Path) -> None:
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64));"
+        "from swiftlm_proto.paths import locate; from swiftlmd.main import serve;"
+        "sys.exit(serve(locate(), {}, ['no-engine']))"
+    )
+    done = python(program, SWIFTLM_HOME=str(tmp_path))
+    assert done.returncode == DaemonExit.NOT_PERMITTED
+    assert "only 64 open files are allowed" in done.stderr
+    assert "LimitNOFILE" in done.stderr
+
+
+def test_an_engine_starts_where_fewer_files_are_allowed_than_mlx_lm_sets() -> None:
+    """mlx_lm raises the limits to 2048 and 4096 at its import, or fails."""
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (1000, 1000));"
+        "from swiftlm_engine import __main__ as engine; engine._bear_few_files();"
+        "import mlx_lm.utils; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    done = python(program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "(1000, 1000)"

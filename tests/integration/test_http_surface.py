@@ -286,6 +286,39 @@ async def test_chunked_request_bodies_are_accepted(server):
     assert b"Hello, world!" in rest
 
 
+@pytest.mark.parametrize("coding", ["gzip, chunked", "x,chunked", "chunked, chunked"])
+async def test_a_transfer_coding_besides_chunked_is_refused(server, coding):
+    body = json.dumps(CHAT).encode()
+    status, rest = await raw_request(
+        server.url,
+        "POST /v1/chat/completions HTTP/1.1",
+        "Host: 127.0.0.1",
+        f"Transfer-Encoding: {coding}",
+        "Connection: close",
+        body=b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body),
+    )
+    assert status == 400, rest
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://evil.example/health", 403),
+        ("http://evil.example:80/health", 403),
+        ("http://127.0.0.1@evil.example/health", 403),
+        ("https://evil.example?x=/health", 403),
+        ("http://localhost/health", 200),
+        ("http://127.0.0.1:5413/health?x=http://evil.example/", 200),
+        ("/health?x=http://evil.example/", 200),
+    ],
+)
+@pytest.mark.parametrize("host", ["Host: 127.0.0.1", "X-None: 1"])
+async def test_a_target_that_names_a_host_is_judged_by_it(server, target, status, host):
+    version = "1.1" if host.startswith("Host") else "1.0"
+    answer = await raw_request(server.url, f"GET {target} HTTP/{version}", host)
+    assert answer[0] == status
+
+
 async def test_a_body_over_the_limit_is_a_413_declared_or_not(http):
     async with serve(options=HttpOptions(port=0, max_body_bytes=1000)) as server:
         url = server.url + "/v1/chat/completions"

@@ -110,6 +110,7 @@ async def read_body(request: web.Request, limit: int = 0) -> bytes:
     takes little, in bytes."""
     options = request.app[CONTEXT].options
     limit = limit or options.max_body_bytes
+    _refuse_coded(request)
     if (request.content_length or 0) > limit:
         raise _too_large(limit)
     try:
@@ -132,6 +133,18 @@ async def read_body(request: web.Request, limit: int = 0) -> bytes:
             code="body_timeout",
             status=408,
         ) from None
+
+
+def _refuse_coded(request: web.Request) -> None:
+    """The parser takes any list of codings that ends in chunked, and undoes only that one."""
+    coding = ", ".join(request.headers.getall("Transfer-Encoding", ())).strip().lower()
+    if coding not in ("", "chunked", "identity"):
+        raise ServiceError(
+            Kind.INVALID,
+            f"the transfer coding {coding[:64]!r} is not read; send chunked alone, and name what "
+            "packs the body in Content-Encoding",
+            code="unsupported_encoding",
+        )
 
 
 async def _received(request: web.Request, limit: int) -> bytes:

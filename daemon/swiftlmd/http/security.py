@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -138,10 +139,13 @@ class Guard:
         return fetch_site == "same-origin" and origin.rstrip("/").lower() in self._origins
 
     def _check_host(self, request: web.BaseRequest) -> None:
+        """Also of a target that names its host, which goes before the header (RFC 9112, 3.2.2)."""
         host = request.headers.get("Host")
-        if host is None:  # HTTP/1.0 probes; a browser always sends one
-            return
-        name = host_name(host)
+        for named in (host, _host_of_target(request.raw_path)):
+            if named is not None:  # HTTP/1.0 probes send none; a browser always does
+                self._check_name(host_name(named))
+
+    def _check_name(self, name: str) -> None:
         if is_loopback(name) or name in self._hosts or "*" in self._hosts:
             return
         # An address cannot be re-pointed; only a name can.
@@ -197,6 +201,14 @@ def _not_owner() -> ServiceError:
         code="owner_only",
         status=403,
     )
+
+
+def _host_of_target(target: str) -> str | None:
+    """Of `GET http://host/path`; None of the usual `GET /path`."""
+    scheme, colon, rest = target.partition("://")
+    if not colon or not scheme.isalpha():
+        return None
+    return re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
 
 
 _DEFAULT_PORTS = {"http": "80", "https": "443"}

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import tempfile
+import traceback
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,11 @@ def main(argv: list[str] | None = None) -> int:
             result = convert(file, Path(args.out), args.dtype, _report_progress, args.origin)
     except (ConvertError, OSError, zipfile.BadZipFile) as error:
         say(stage="error", message=str(error))
+        return 1
+    except Exception as error:  # the root of the process; values of a wrong type, for example
+        traceback.print_exc()
+        name = Path(args.source).name
+        say(stage="error", message=f"{name} cannot be converted: {type(error).__name__}: {error}")
         return 1
     say(stage="done", **{k: str(v) if k == "path" else v for k, v in asdict(result).items()})
     return 0

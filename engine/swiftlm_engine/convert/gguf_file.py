@@ -68,8 +68,11 @@ class GgufFile:
 def _open(path: Path) -> GGUFReader:
     try:
         return GGUFReader(path)
-    except (OSError, ValueError, IndexError, KeyError, UnicodeDecodeError) as error:
-        raise ConvertError(f"{path} is not a readable GGUF file: {error}") from error
+    except RecursionError as error:
+        raise ConvertError(f"{path} is not a readable GGUF file: it is nested too deep") from error
+    except Exception as error:  # the reader believes what it reads: any of them is the file's fault
+        said = str(error) or type(error).__name__
+        raise ConvertError(f"{path} is not a readable GGUF file: {said}") from error
 
 
 def _parts(path: Path) -> list[Path]:

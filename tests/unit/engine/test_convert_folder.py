@@ -1,6 +1,7 @@
 """A tiny model written as GGUF and converted back computes and says exactly what it did before."""
 
 import json
+import struct
 from pathlib import Path
 
 import mlx.core as mx
@@ -12,6 +13,7 @@ from mlx_lm import load
 from tiny_gguf import write_gguf
 from tiny_models import make_model
 
+from swiftlm_engine.convert.__main__ import main
 from swiftlm_engine.convert.errors import ConvertError
 from swiftlm_engine.convert.families import family_of
 from swiftlm_engine.convert.folder import Converted, convert
@@ -159,3 +161,30 @@ def test_end_tokens_of_the_chat_are_listed(tmp_path: Path) -> None:
     result = converted(source, tmp_path / "out")
     config = json.loads((result.path / "generation_config.json").read_text())
     assert config["eos_token_id"] == [2, 0]
+
+
+def test_a_file_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    def key(text: bytes) -> bytes:
+        return struct.pack("<Q", len(text)) + text
+
+    array = struct.pack("<IQ", 9, 1)  # of one array
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + key(b"general.x") + struct.pack("<I", 9)
+    file = tmp_path / "deep.gguf"
+    file.write_bytes(head + array * 100_000 + struct.pack("<IQI", 4, 1, 7))
+    with pytest.raises(ConvertError, match="nested too deep"):
+        GgufFile(file)
+
+
+def test_metadata_of_a_wrong_type_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_model("llama", tmp_path / "llama")
+    text = GGUFValueType.STRING
+    source = write_gguf(
+        folder, tmp_path / "a.gguf", "llama", llama__embedding_length=("many", text)
+    )
+    assert main([str(source), str(tmp_path / "out")]) == 1
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["stage"] == "error"
+    assert "a.gguf" in told["message"]
+    assert not (tmp_path / "out").exists()
