@@ -345,6 +345,64 @@ async def test_a_forced_tool_of_a_namespace_is_found(dialect, server):
     assert (chat.tool_choice, chat.tool_name) == (m.ToolChoice.NAMED, "mcp__hub__find")
 
 
+DEEP = {"type": "namespace", "name": "wide", "tools": [{**NAMESPACE, "name": "deep"}]}
+
+
+@pytest.mark.parametrize(
+    ("allowed", "seen"),
+    [
+        ({"type": "function", "name": "find", "namespace": "mcp__hub__"}, ["mcp__hub__find"]),
+        ({"type": "function", "name": "mcp__hub__find"}, ["mcp__hub__find"]),
+        ({"type": "namespace", "name": "mcp__hub__"}, ["mcp__hub__find"]),
+        ({"type": "namespace", "name": "mcp__hub"}, ["mcp__hub__find"]),
+        ({"type": "namespace", "name": "wide"}, ["wide__deep__find"]),
+        ({"type": "namespace", "name": "deep", "namespace": "wide"}, ["wide__deep__find"]),
+        ({"type": "custom", "name": "apply_patch"}, ["apply_patch"]),
+        ({"type": "function", "function": {"name": "shell"}}, ["shell"]),
+        ({"type": "web_search"}, []),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+async def test_allowed_tools_are_found_wherever_they_were_offered(
+    dialect, server, allowed, seen, nested
+):
+    inner = {"mode": "auto", "tools": [allowed]}
+    choice = {"type": "allowed_tools", **({"allowed_tools": inner} if nested else inner)}
+    tools = [TOOL, PATCH, NAMESPACE, DEEP, *HOSTED]
+    await dialect.post(server, {"input": "x", "tools": tools, "tool_choice": choice})
+    chat = server.backend.requests[0].chat
+    assert [tool.name for tool in chat.tools] == seen
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        {"type": "function", "name": "nowhere"},
+        {"type": "function", "name": "find"},
+        {"type": "namespace", "name": "mcp"},
+        {"type": "namespace"},
+        {"type": "function", "name": []},
+        {"type": "function", "name": "find", "namespace": 5},
+        {"type": "function", "function": "x"},
+        "shell",
+    ],
+)
+async def test_an_allowed_tool_that_was_not_offered_is_refused(dialect, server, allowed):
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [allowed]}
+    tools = [TOOL, NAMESPACE]
+    body = {"input": "x", "tools": tools, "tool_choice": choice}
+    answer = await dialect.post(server, body, status=400)
+    assert answer["error"]["param"] == "tool_choice"
+
+
+@pytest.mark.parametrize("named", [{"name": 5}, {"name": "find", "namespace": 5}, {}])
+async def test_a_forced_tool_without_a_name_is_refused(dialect, server, named):
+    choice = {"type": "function", **named}
+    body = {"input": "x", "tools": [TOOL], "tool_choice": choice}
+    answer = await dialect.post(server, body, status=400)
+    assert answer["error"]["param"] == "tool_choice"
+
+
 async def test_input_tokens_are_counted_without_generating(http, server):
     async with http.post(server.url + PATH + "/input_tokens", json={"input": "hi"}) as reply:
         assert (await reply.json())["input_tokens"] == len(b"<user>hi")

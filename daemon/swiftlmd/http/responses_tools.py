@@ -85,6 +85,7 @@ class ToolTable:
     ) -> None:
         self._tools: dict[str, m.Tool] = {}
         self._offered: dict[str, Offered] = {}
+        self._namespaces: set[str] = set()
         for number, tool in enumerate(tools or ()):
             self._add(tool, "", f"tools.{number}", may_replace=False)
         for where, tool in added:
@@ -100,19 +101,43 @@ class ToolTable:
         return self._offered.get(name) or Offered(name)
 
     def choice(self, choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
-        """`tool_choice` with the name that the model sees; a hosted tool cannot be forced."""
-        if not isinstance(choice, dict) or choice.get("type") not in ("function", "custom"):
+        """`tool_choice` with the names that the model sees; a hosted tool cannot be forced."""
+        if not isinstance(choice, dict):
             return choice
-        nested = choice.get("function") or choice.get("custom")
-        named = nested if isinstance(nested, dict) else choice
-        name = qualified(str(named.get("name")), choice.get("namespace"))
-        return {"type": "function", "name": name}
+        if choice.get("type") == "allowed_tools":
+            return self._allowed(choice)
+        if choice.get("type") not in ("function", "custom"):
+            return choice
+        return {"type": "function", "name": _seen_name(choice)}
+
+    def _allowed(self, choice: dict[str, Any]) -> dict[str, Any]:
+        nested = choice.get("allowed_tools") or choice
+        listed = nested.get("tools") if isinstance(nested, dict) else None
+        if not isinstance(listed, list) or not all(isinstance(tool, dict) for tool in listed):
+            return choice  # refused where choices are read
+        names = [name for tool in listed for name in self._names(tool)]
+        tools = [{"type": "function", "name": name} for name in names]
+        return {"type": "allowed_tools", "mode": nested.get("mode"), "tools": tools}
+
+    def _names(self, tool: dict[str, Any]) -> list[str]:
+        """What the model sees of one entry of a list of allowed tools; nothing of a hosted one."""
+        kind = tool.get("type")
+        if kind == "namespace":
+            inside = _seen_name(tool).removesuffix("__")
+            if inside not in self._namespaces:
+                raise invalid(f"tool_choice: no namespace is called {inside[:64]!r}", "tool_choice")
+            offered = self._offered.items()
+            return [name for name, one in offered if f"{one.namespace}__".startswith(f"{inside}__")]
+        if kind == TOOL_SEARCH:
+            return [TOOL_SEARCH] if TOOL_SEARCH in self._offered else []
+        return [_seen_name(tool)] if kind in ("function", "custom", None) else []
 
     def _add(self, tool: ResponseTool, namespace: str, param: str, *, may_replace: bool) -> None:
         if tool.type == "namespace":
             if not tool.name:
                 raise invalid(f"{param}.name: Field required", f"{param}.name")
             inside = qualified(tool.name, namespace)
+            self._namespaces.add(inside.removesuffix("__"))
             for number, inner in enumerate(tool.tools or ()):
                 self._add(inner, inside, f"{param}.tools.{number}", may_replace=may_replace)
         elif tool.type in ("function", "custom"):
@@ -153,6 +178,16 @@ def qualified(name: str, namespace: str | None) -> str:
     if not namespace:
         return name
     return f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
+
+
+def _seen_name(tool: dict[str, Any]) -> str:  # Any: JSON
+    """The name that the model sees of a tool (or namespace) that a choice names."""
+    nested = tool.get("function") or tool.get("custom")
+    named = nested if isinstance(nested, dict) else tool
+    name, namespace = named.get("name"), named.get("namespace") or tool.get("namespace")
+    if not isinstance(name, str) or not isinstance(namespace, str | None):
+        raise invalid("tool_choice: name and namespace must be text", "tool_choice")
+    return qualified(name, namespace)
 
 
 def custom_input(arguments: str) -> str:

@@ -126,6 +126,17 @@ def _choose_allowed(choice: dict[str, Any], chat: m.Chat) -> None:
     listed = allowed.get("tools") if isinstance(allowed, dict) else None
     if not isinstance(listed, list) or not all(isinstance(tool, dict) for tool in listed):
         raise invalid("tool_choice: allowed_tools needs a list of tools", "tool_choice")
-    names = {(t.get("function") or t).get("name") for t in listed}
+    names = [_named(tool) for tool in listed]
+    known = {tool.name for tool in chat.tools}
+    if unknown := [name for name in names if name not in known]:
+        raise invalid(f"tool_choice: no tool is called {unknown[0][:64]!r}", "tool_choice")
     chat.tools = [tool for tool in chat.tools if tool.name in names]
     _choose_mode(str(allowed.get("mode") or "auto"), chat)
+
+
+def _named(tool: dict[str, Any]) -> str:
+    nested = tool.get("function") or tool.get("custom") or tool
+    name = nested.get("name") if isinstance(nested, dict) else None
+    if not isinstance(name, str):
+        raise invalid("tool_choice: each of the allowed tools needs a name", "tool_choice")
+    return name

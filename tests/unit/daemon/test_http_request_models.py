@@ -270,6 +270,13 @@ async def test_an_allowed_list_hides_the_other_tools():
     assert request.chat.tool_choice == m.ToolChoice.REQUIRED
 
 
+@pytest.mark.parametrize("tool", [{"function": "b"}, {"function": {"name": []}}, {"name": "c"}, {}])
+async def test_an_allowed_tool_that_is_none_of_the_tools_is_refused(tool):
+    tools = [{"type": "function", "function": {"name": "b"}}]
+    choice = {"type": "allowed_tools", "allowed_tools": {"tools": [tool]}}
+    assert (await refusal(tools=tools, tool_choice=choice)).param == "tool_choice"
+
+
 async def test_a_tool_without_parameters_takes_none():
     body = {"messages": [USER], "tools": [{"type": "function", "function": {"name": "now"}}]}
     chat = await to_chat(parse(ChatRequest, json.dumps(body).encode()), Parts)
