@@ -17,7 +17,7 @@ from swiftlmd.engines.engine import OnProgress
 from swiftlmd.engines.placement import NOTHING_ELSEWHERE, OnHosts, Placement
 from swiftlmd.engines.process import ProcessEnd
 from swiftlmd.faults import Kind, ServiceError
-from swiftlmd.store.types import ModelSource, StoredModel
+from swiftlmd.store.types import ModelSource, PullProgress, Stage, StoredModel
 
 
 class FakeClock:
@@ -119,6 +119,19 @@ class FakeStore:
 
     def __init__(self, *models: StoredModel) -> None:
         self.models = {model.name: model for model in models}
+        self.hub: dict[str, StoredModel] = {}  # what `pull` brings
+        self.pulled: list[str] = []
+        self.pull_goes_on = asyncio.Event()
+        self.pull_goes_on.set()
+
+    async def pull(self, name: str) -> AsyncGenerator[PullProgress, None]:
+        self.pulled.append(name)
+        if name not in self.hub:
+            raise ServiceError(Kind.INVALID, f"the hub has no {name}")
+        for done in (0, 50, 100):
+            yield PullProgress(Stage.DOWNLOAD, done, 100)
+            await self.pull_goes_on.wait()
+        self.models[name] = self.hub[name]
 
     async def list(self) -> list[StoredModel]:
         return list(self.models.values())

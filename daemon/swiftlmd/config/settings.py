@@ -187,6 +187,12 @@ class Settings:
         "What an unknown model name gets: an error, or the default model.",
         choices=("error", "default"),
     )
+    models_on_missing: str = _option(
+        _TEXT,
+        "error",
+        "What a request for a hub model that is not here gets: an error, or the model, fetched.",
+        choices=("error", "pull"),
+    )
     models_folders: tuple[str, ...] = _option(
         _LIST, (), "Further folders that hold models.", needs_restart=True, local_only=True
     )

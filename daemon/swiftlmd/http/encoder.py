@@ -28,4 +28,6 @@ def waiting(progress: m.Progress | None) -> bytes:
     """A comment for a silent stream."""
     if progress is None:
         return b": waiting\n\n"
+    if progress.total_bytes:
+        return f": pull {progress.done_bytes}/{progress.total_bytes} bytes\n\n".encode()
     return f": prefill {progress.done_tokens}/{progress.total_tokens}\n\n".encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 
@@ -9,6 +10,7 @@ from swiftlmd.config.settings import Settings
 from swiftlmd.store import catalogue
 
 DEFAULT = "default"
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)  # no path is one
 _USUAL = Settings().models_default  # its absence is no mistake of anybody's
 
 
@@ -78,6 +80,12 @@ class ModelNames:
         if target is not None:
             return self.default() if target == DEFAULT else target
         return self.default() if settings.models_unknown == "default" else name
+
+    def to_fetch(self, name: str) -> str:
+        """The hub repository of a resolved name that is not here, where such are fetched."""
+        if self._settings().models_on_missing != "pull" or name in self._known:
+            return ""
+        return name if _REPO.fullmatch(name) else catalogue.repo_of(name)
 
     def default(self) -> str:
         """The configured default; where that is not here, the model that was used last."""

@@ -28,7 +28,7 @@ from swiftlmd.serving.names import ModelNames
 from swiftlmd.serving.requests import ActiveRequest, RequestTable
 from swiftlmd.store.sampling_defaults import completed
 from swiftlmd.store.store import Download
-from swiftlmd.store.types import StoredModel
+from swiftlmd.store.types import PullProgress, StoredModel
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,8 @@ def _look_away(model: str, finished: m.Finished, *, alone: bool) -> None:
 
 class DownloadingStore(Store, Protocol):
     def downloads(self) -> Sequence[Download]: ...
+
+    def pull(self, name: str) -> AsyncGenerator[PullProgress, None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,9 @@ class Service:
         name = await self.named(model)
         request.request_id = request.request_id or uuid.uuid4().hex
         with self.requests.track(request.request_id, name, route, client) as active:
+            async with aclosing(self._fetched(active)) as steps:
+                async for step in steps:
+                    yield m.SequenceEvent(request_id=request.request_id, progress=step)
             async with aclosing(self._events(active, request)) as events:
                 async for event in events:
                     active.note(event)
@@ -108,6 +113,20 @@ class Service:
                         self.requests.count(event.finished)
                         self._observe(name, event.finished, alone=len(self.requests) == 1)
                     yield event
+
+    async def _fetched(self, active: ActiveRequest) -> AsyncGenerator[m.Progress, None]:
+        """Fetches a hub model that is not here, if the owner allows that. Nothing else is fetched:
+        a client's path never is."""
+        repo = self.names.to_fetch(active.model)
+        if not repo:
+            return
+        async with aclosing(self._store.pull(repo)) as reports:
+            async for report in reports:
+                if active.cancelled:
+                    raise _cancelled()
+                yield m.Progress(done_bytes=report.done_bytes, total_bytes=report.total_bytes)
+        await self.list_models()
+        active.model = self.names.resolve(active.model)
 
     async def _events(
         self, active: ActiveRequest, request: m.GenerateRequest
@@ -159,6 +178,9 @@ class Service:
         name = await self.named(model)
         identity = request_id or uuid.uuid4().hex
         with self.requests.track(identity, name, "embeddings", client) as active:
+            async with aclosing(self._fetched(active)) as steps:
+                async for _ in steps:  # a reply without a stream has no place for progress
+                    pass
             try:
                 # An engine cannot be told to abort it; leaving the call does.
                 async with active.waits_to_load(asyncio.timeout(None)):

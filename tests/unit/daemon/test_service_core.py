@@ -61,6 +61,7 @@ class World:
     service: Service
     watch: FakeWatch
     settings: Settings
+    store: FakeStore
 
     def engine(self, name: str = "a") -> FakeLoadedEngine:
         return self.launcher.engines[name]
@@ -90,7 +91,7 @@ async def world() -> AsyncIterator[World]:
         machine=Machine(Device(), None, lambda: None, lambda: world.settings, NoThermal()),
         admission=Admission(watch),
     )
-    world = World(clock, launcher, residency, service, watch, Settings(models_default="a"))
+    world = World(clock, launcher, residency, service, watch, Settings(models_default="a"), store)
     async with residency:
         yield world
 
@@ -102,6 +103,47 @@ def asked(world: World, request_id: str = "r", model: str = "a", **fields: objec
 
 async def collect(events: AsyncIterator[m.SequenceEvent]) -> list[m.SequenceEvent]:
     return [event async for event in events]
+
+
+async def test_a_missing_hub_model_is_an_error_unless_the_owner_lets_it_be_fetched(
+    world: World,
+) -> None:
+    store = world.store
+    store.hub["org/new"] = stored_model("org/new", GB)
+    with pytest.raises(ModelNotFound):
+        await collect(asked(world, model="org/new"))
+    assert store.pulled == []
+    world.settings = replace(world.settings, models_on_missing="pull")
+    for request_id in ("first", "second"):
+        task = asyncio.create_task(collect(asked(world, request_id, model="org/new")))
+        await settle()
+        last = m.SequenceEvent(request_id=request_id, finished=STOP)
+        world.engine("org/new").client.events.put_nowait(last)
+        steps = [event.progress for event in await task if event.progress is not None]
+        counted = [step.done_bytes for step in steps if step.total_bytes == 100]
+        assert counted == ([0, 50, 100] if request_id == "first" else [])
+    assert store.pulled == ["org/new"]
+
+
+@pytest.mark.parametrize("name", ["/etc/model", "../x", "./a/b", "~/m", "plain", "a/b/c", "-a/b"])
+async def test_no_request_fetches_what_is_no_hub_name(world: World, name: str) -> None:
+    world.settings = replace(world.settings, models_on_missing="pull")
+    with pytest.raises(ServiceError):
+        await collect(asked(world, model=name))
+    assert world.store.pulled == []
+
+
+async def test_a_request_that_waits_for_a_download_can_be_cancelled(world: World) -> None:
+    world.settings = replace(world.settings, models_on_missing="pull")
+    world.store.hub["org/new"] = stored_model("org/new", GB)
+    world.store.pull_goes_on.clear()
+    task = asyncio.create_task(collect(asked(world, "r", model="org/new")))
+    await settle()
+    assert world.service.requests.cancel("r")
+    world.store.pull_goes_on.set()
+    with pytest.raises(ServiceError, match="cancelled"):
+        await task
+    assert "org/new" not in world.store.models
 
 
 async def test_a_request_is_listed_while_it_runs_and_counted_when_it_ends(world: World) -> None:

@@ -2225,6 +2225,13 @@ class Progress(betterproto2.Message):
 
     total_tokens: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
 
+    done_bytes: "int" = betterproto2.field(3, betterproto2.TYPE_UINT64)
+    """
+    of the download of a model that was not here; total 0 = no download
+    """
+
+    total_bytes: "int" = betterproto2.field(4, betterproto2.TYPE_UINT64)
+
 
 default_message_pool.register_message("swiftlm.v1", "Progress", Progress)
 
