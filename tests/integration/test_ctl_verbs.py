@@ -93,7 +93,15 @@ def test_status_json_has_what_scripts_need(ctl: Ctl, admin: FakeAdmin) -> None:
     assert model["stats"]["decode_tokens_per_s"] == 61.5
 
 
-def test_watching_in_a_pipe_prints_a_line_each_time(ctl: Ctl, admin: FakeAdmin) -> None:
+def test_watching_in_a_pipe_prints_a_line_each_time(
+    ctl: Ctl, admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from swiftlmctl.commands import status
+
+    def interrupted(_: float) -> None:  # where it would wait for the daemon to come back
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(status.time, "sleep", interrupted)
     assert ctl("status", "--watch").out.count("decode=61.5tok/s") == 3
 
 
