@@ -372,6 +372,16 @@ def test_plan_is_a_table_or_json(ctl: Ctl, admin: FakeAdmin) -> None:
     assert ctl("plan", "smollm2-135m", "--json").json["verdict"] == "resident"
 
 
+def test_best_models_are_a_table_or_json(ctl: Ctl, admin: FakeAdmin) -> None:
+    found = ctl("models", "best")
+    assert found.code == 0
+    for part in ("largest", "fastest", "agents", "org/one", "4.0 GB", "20-40"):
+        assert part in found.out
+    listed = ctl("models", "best", "--json").json
+    assert [one["best"] for one in listed] == ["largest", "fastest", "agents"]
+    assert listed[0]["model"] == "org/one"
+
+
 def test_version_tells_both(ctl: Ctl, admin: FakeAdmin) -> None:
     found = ctl("version", "--json").json
     assert found["daemon"] == {"version": "0.0.0+checkout", "protocol": m.PROTOCOL}

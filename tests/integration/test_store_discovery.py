@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -82,6 +83,29 @@ async def test_search_offline_says_so(hub: FakeHub, tmp_path: Path) -> None:
         await store(hub, tmp_path, offline=True).search("x")
     assert caught.value.code == "offline"
     assert not hub.log
+
+
+@pytest.mark.parametrize("answers", [False, True])
+async def test_search_without_a_network_ends_within_two_seconds(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """Where connections are refused, and where packets vanish."""
+    monkeypatch.setattr("swiftlmd.store.hub._CONNECT_S", 0.2)
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+    async def vanish(*_: object, **__: object) -> None:
+        await asyncio.sleep(60)
+
+    models = store(hub, tmp_path, endpoint="http://127.0.0.1:1")
+    if not answers:
+        monkeypatch.setattr(asyncio, "open_connection", vanish)
+    began = time.monotonic()
+    with pytest.raises(ServiceError, match="cannot be reached") as caught:
+        await models.search("qwen3")
+    assert caught.value.code == "unreachable"
+    assert time.monotonic() - began < 2.0
 
 
 async def test_smaller_copy_is_made_of_a_local_model(hub: FakeHub, tmp_path: Path) -> None:

@@ -27,10 +27,15 @@ READY = m.ModelStatus(
 
 
 class FakeFits(m.StoreBase):
-    """Has no verdict on any model."""
+    """Has no verdict on any model that is here, and one to offer."""
 
     async def fit(self, message: m.FitModelsRequest) -> m.FitModelsReply:
         return m.FitModelsReply()
+
+    async def search(self, message: m.SearchModelsRequest) -> m.SearchModelsReply:
+        fit = m.ModelFit("fits", context=40_000, decode_low=20.0, decode_high=40.0)
+        offered = m.OfferedModel("org/one", size_bytes=4_000_000_000, tools=True, fit=fit)
+        return m.SearchModelsReply(models=[offered])
 
 
 class FakeAdmin(m.AdminBase):

@@ -26,6 +26,7 @@ def register(app: typer.Typer) -> None:
 def register_in_models(group: typer.Typer) -> None:
     group.command()(add)
     group.command()(search)
+    group.command()(best)
     group.command()(repair)
     group.command()(du)
 
@@ -83,6 +84,29 @@ def search(
         output.show_table(model_table.offers_table(reply.models))
     else:
         output.say("nothing found" + (" that fits; leave --fits away to see all" if fits else ""))
+
+
+def best(json: Json = False) -> None:
+    """Show the largest, the fastest and the best model for agents that run on this machine."""
+    from swiftlm_proto import messages as m
+    from swiftlmctl import client, output
+    from swiftlmctl.views import best_models
+
+    async def verb(daemon: client.Daemon) -> m.SearchModelsReply:
+        return await daemon.store.search(m.SearchModelsRequest())
+
+    reply = client.call(verb)
+    client.check(reply.fault)
+    found = best_models.picks(reply.models)
+    if json:
+        output.show_json([{"best": x.best, **output.plain(x.model)} for x in found])
+    elif found:
+        output.show_table(best_models.table(found))
+        output.say(
+            "\n`swiftlmctl plan MODEL` says how one runs, `swiftlmctl pull MODEL` fetches it"
+        )
+    else:
+        output.say("no model of the catalogue runs here; `swiftlmctl models search` says why")
 
 
 def repair(model: Model, json: Json = False) -> None:

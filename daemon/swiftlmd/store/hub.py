@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from swiftlmd.store import child
 from swiftlmd.store.errors import PullFailed
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _GRACE_S = 30.0  # the child gives up by itself; this is for one that hangs
 _QUESTION_S = 120.0
+_CONNECT_S = 1.5  # somebody waits for the answer to a question
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _STATUS = {
     "gated": 403,
     "bad_token": 401,
@@ -103,6 +106,7 @@ async def ask(
     """A short question to the hub (`search`, `outline`) in a process of its own."""
     if options.hub_offline:
         raise _offline("the hub cannot be asked")
+    await _reach(options)
     errors: list[child.Report] = []
 
     def sort(line: child.Report) -> None:
@@ -201,6 +205,28 @@ def _told(errors: Sequence[child.Report]) -> PullFailed | None:
 def _broke_off(what: str, failed: child.ChildFailed) -> PullFailed:
     log.error("%s ended with status %s: %s", what, failed.code, failed.complaint)
     return PullFailed(f"{what} broke off (status {failed.code})")
+
+
+async def _reach(options: StoreOptions) -> None:
+    """Raises at once where the hub does not answer a connection; by a proxy it may anyhow."""
+    if any(options.environ.get(name) or options.environ.get(name.upper()) for name in _PROXIES):
+        return
+    address = urlsplit(options.endpoint)
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            _, writer = await asyncio.open_connection(
+                address.hostname, port, happy_eyeballs_delay=0.25
+            )
+    except OSError as error:  # TimeoutError is one
+        why = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        raise PullFailed(
+            f"{options.endpoint} cannot be reached ({why}); connect and try again, or list the "
+            "catalogue with `swiftlmctl models search` without a word",
+            code="unreachable",
+            status=_STATUS["unreachable"],
+        ) from error
+    writer.close()
 
 
 def _offline(what: str) -> PullFailed:
