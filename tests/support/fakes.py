@@ -250,7 +250,11 @@ class FakeLoadedEngine:
 
     async def stop(self, deadline_s: float, reason: m.Fault) -> ProcessEnd:
         self.stop_deadline_s = deadline_s
-        await self.hold_stop.wait()
+        held = asyncio.ensure_future(self.hold_stop.wait())
+        try:  # as of a process: a stop is over when it has ended, whoever ended it
+            await asyncio.wait({held, self._end}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            held.cancel()
         self.die(0)
         return await self._end
 
