@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from noting_services import fake
-from scripted_backend import MODEL, serve
+from scripted_backend import MODEL, ScriptedBackend, serve
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
@@ -182,6 +182,20 @@ async def test_a_name_of_any_length_is_cut_in_the_answer() -> None:
         for path in ("/v1/models/", "/v1/responses/", "/", "/v1/"):
             async with http.get(url + path + "m" * 7000) as reply:
                 assert len(await reply.read()) < 10_000, path
+
+
+async def test_a_name_of_any_length_that_means_a_model_is_not_repeated_either() -> None:
+    name = "m" * 1_000_000
+    backend = ScriptedBackend(aliases={name: MODEL})
+    async with serve(backend) as server, aiohttp.ClientSession() as http:
+        for path, valid in BODIES.items():
+            if path.startswith("/admin"):
+                continue
+            for stream in (False, True):
+                body = {**valid, "model": name, "stream": stream}
+                async with http.post(server.url + path, json=body) as reply:
+                    answer = await reply.read()
+                assert len(answer) < 20_000, (path, len(answer))
 
 
 async def test_no_hostile_head_is_answered_with_a_failure_of_ours() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from swiftlm_proto import messages as m
-from swiftlmd.faults import ModelNotFound
+from swiftlmd.faults import MAX_NAME, ModelNotFound
 from swiftlmd.http import sampling, sse
 from swiftlmd.http.collect import collect
 from swiftlmd.http.context import CONTEXT, RECORD, AppContext
@@ -57,7 +57,8 @@ async def named(request: web.Request, model: str | None, stream: bool) -> str:
         if not model.endswith(_LATEST):
             raise
         await begin(request, model.removesuffix(_LATEST), stream)
-    return model
+    # Every line repeats the name: one that only a pattern or the default answers to may be endless.
+    return model if len(model) <= MAX_NAME else request[RECORD].model
 
 
 async def _answered(
