@@ -120,7 +120,7 @@ async def test_smaller_copy_is_made_of_a_local_model(hub: FakeHub, tmp_path: Pat
     assert big is not None
     assert (small.ready, small.quantization) == (True, "4-bit g64")
     assert small.size_bytes < big.size_bytes
-    with pytest.raises(ServiceError, match="quantised already"):
+    with pytest.raises(ServiceError, match="quantized already"):
         async for _ in models.quantise("big-4bit"):
             pass
     assert not list((tmp_path / "app" / "models").glob(".*"))

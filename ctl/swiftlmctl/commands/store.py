@@ -157,7 +157,7 @@ def convert(
     group_size: Annotated[int, typer.Option("--group-size", help="32, 64 or 128 weights.")] = 64,
     json: Json = False,
 ) -> None:
-    """Make a smaller copy of a model that is not quantised."""
+    """Make a smaller copy of a model that is not quantized."""
     from swiftlm_proto import messages as m
 
     request = m.ConvertModelRequest(model=model, name=name, bits=bits, group_size=group_size)

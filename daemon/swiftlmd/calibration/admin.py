@@ -66,7 +66,7 @@ def summary(kept: Kept) -> dict[str, Any]:
         "model": kept.model,
         "measured": datetime.fromtimestamp(kept.date).astimezone().isoformat(timespec="minutes"),
         "effort": "full" if record.full else "quick",
-        "quantisation": kept.quantisation,
+        "quantization": kept.quantisation,
         "run_as": " ".join(str(v) for v in (kept.manner.strategy, kept.manner.dtype) if v),
         "machine": f"{here.device}, {here.num_cores} cores, {here.system}",
         "versions": f"mlx {here.mlx}, swiftlm {here.swiftlm}",

@@ -175,7 +175,7 @@ class Calibrator:
                 self.store.keep,
                 resident.name,
                 engine.loaded.fingerprint,
-                str(plan.get("quantisation", "")),
+                str(plan.get("quantization", "")),
                 await self._machine(),
                 manner,
                 record,

@@ -329,6 +329,6 @@ def _check_planned(folder: Path, planned: Planned) -> None:
         )
     if planned.memory_bytes > memory:
         raise NotEnoughMemory(
-            f"quantising needs {planned.memory_bytes / 1e9:.1f} GB of memory, "
+            f"quantizing needs {planned.memory_bytes / 1e9:.1f} GB of memory, "
             f"{memory / 1e9:.1f} GB are available; unload a model with `swiftlmctl unload NAME`"
         )

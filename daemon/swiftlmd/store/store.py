@@ -153,7 +153,7 @@ class ModelStore:
     async def quantise(
         self, name: str, out_name: str = "", bits: int = 4, group_size: int = 64
     ) -> AsyncGenerator[PullProgress, None]:
-        """Make a smaller copy of a model that is not quantised."""
+        """Make a smaller copy of a model that is not quantized."""
         model = await self._must_find(name)
         chosen = out_name or f"{name.rpartition('/')[2]}-{bits}bit"
         wanted = Wanted(chosen, f"{bits}/{group_size}", (name,))

@@ -72,7 +72,7 @@ def _loaded(source: Path) -> tuple[Any, dict[str, Any]]:
     except (ValueError, FileNotFoundError, KeyError, TypeError) as error:
         raise ConvertError(f"{source} cannot be loaded: {error}") from error
     if config.get("quantization") or config.get("quantization_config"):
-        raise ConvertError(f"{source} is quantised already; convert the original instead")
+        raise ConvertError(f"{source} is quantized already; convert the original instead")
     return model, config
 
 

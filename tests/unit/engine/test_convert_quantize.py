@@ -65,7 +65,7 @@ def test_tokenizer_and_template_are_carried_over_unchanged(source: Path, tmp_pat
 
 def test_a_quantised_model_is_refused(source: Path, tmp_path: Path) -> None:
     once = subject.quantise(source, tmp_path / "once", 4, 64)
-    with pytest.raises(ConvertError, match="quantised already"):
+    with pytest.raises(ConvertError, match="quantized already"):
         subject.quantise(once.path, tmp_path / "twice", 4, 64)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["once"]
 

@@ -40,6 +40,10 @@ def test_more_sequences_share_the_priced_kv_unless_a_number_was_asked_for(
 ) -> None:
     assert plan.make_plan(dense, PlanRequest(), M4_PRO_64).rows == 16
     assert plan.make_plan(dense, PlanRequest(parallel=2), M4_PRO_64).rows == 2
+    told = plan.make_plan(dense, PlanRequest(), M4_PRO_64).to_json()
+    assert told["max_parallel"] == 16
+    assert {"rows", "quantisation"}.isdisjoint(told)
+    assert "quantization" in told
 
 
 def test_terms_are_exact_and_name_their_source(dense: facts.ModelFacts) -> None:
@@ -145,7 +149,7 @@ def test_model_that_can_never_fit_is_told_by_how_much(dense: facts.ModelFacts) -
     made = plan.make_plan(dense, PlanRequest(stream=Toggle.OFF), mac(8, 5.3))
     assert made.refused
     assert made.fixes[0].startswith("--stream-experts on")
-    assert made.fixes[1].startswith("a quantisation that is")
+    assert made.fixes[1].startswith("a quantization that is")
     assert made.shortfall_bytes > 0
 
 

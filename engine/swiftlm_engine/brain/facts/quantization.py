@@ -69,7 +69,7 @@ def read_packings(config: Config, tensors: Mapping[str, TensorHeader]) -> dict[s
         packings[module] = _packing(weight, scales, declared, claim)
     if packings and declared is None:
         raise BadConfig(
-            config.path, "the weights are quantised but config.json has no quantization entry"
+            config.path, "the weights are quantized but config.json has no quantization entry"
         )
     return packings
 

@@ -84,7 +84,7 @@ def _all_together(fitter: Fitter, refused: Candidate) -> Iterator[str]:
         yield "--stream-experts on (layers are then read from disk for each token)"
     binding, room = fitter.headroom(refused.need)
     if binding.covers is not Covers.BUFFER:
-        yield f"a quantisation that is {gigabytes(-room)} smaller"
+        yield f"a quantization that is {gigabytes(-room)} smaller"
 
 
 def _compressible(fitter: Fitter) -> bool:
