@@ -198,6 +198,22 @@ async def test_a_name_of_any_length_that_means_a_model_is_not_repeated_either() 
                 assert len(answer) < 20_000, (path, len(answer))
 
 
+async def test_a_hub_that_cannot_be_asked_is_named_as_that() -> None:
+    store = fake(m.StoreBase, [])
+
+    async def search(message: m.SearchModelsRequest) -> m.SearchModelsReply:
+        fault = m.Fault(kind=m.FaultKind.INTERNAL, message="the hub cannot be asked")
+        return m.SearchModelsReply(fault=fault)
+
+    store.search = search
+    async with (
+        serve(options=HttpOptions(port=0), store=store) as server,
+        aiohttp.ClientSession() as http,
+        http.post(server.url + "/admin/search", json={"text": "x"}) as reply,
+    ):
+        assert (reply.status, (await reply.json())["error"]["code"]) == (502, "hub_unavailable")
+
+
 async def test_no_hostile_head_is_answered_with_a_failure_of_ours() -> None:
     wrong: list[str] = []
     async with running() as (url, _):

@@ -134,7 +134,7 @@ class Operation:
             raise _translated(error) from error
         fault = getattr(reply, "fault", None)
         if fault is not None:
-            raise from_fault(fault)
+            raise _of_hub(fault) if isinstance(reply, m.SearchModelsReply) else from_fault(fault)
         if isinstance(reply, m.ConfigReply):
             hide_environment(reply)
         return web.json_response(to_json(reply), dumps=dumps)
@@ -298,6 +298,13 @@ def _failure(request: web.Request, error: Exception) -> ServiceError:
     log.error("operation failed request_id=%s", request[RECORD].request_id, exc_info=error)
     message = f"the daemon failed: {type(error).__name__}; see its log"
     return ServiceError(Kind.INTERNAL, message)
+
+
+def _of_hub(fault: m.Fault) -> ServiceError:
+    """A hub that cannot be asked is no failure of the daemon's."""
+    if fault.kind is not Kind.INTERNAL:
+        return from_fault(fault)
+    return ServiceError(fault.kind, fault.message, code="hub_unavailable", status=502)
 
 
 def _translated(error: grpclib.GRPCError) -> ServiceError:
