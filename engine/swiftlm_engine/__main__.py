@@ -12,7 +12,6 @@ import contextlib
 import faulthandler
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
@@ -21,6 +20,7 @@ from typing import NoReturn
 
 from grpclib.server import Server
 
+from swiftlm_engine.isolation.file_limit import bear_few_files
 from swiftlm_engine.server.parent_watch import exit_with_parent
 from swiftlm_proto.exit_codes import EngineExit
 from swiftlm_proto.version import version
@@ -28,12 +28,11 @@ from swiftlm_proto.version import version
 # The step loop gives the interpreter's lock away whenever MLX computes. To get it back it must not
 # wait for Python's usual 5 ms, in which a GPU runs a whole step, while the other thread sends.
 _SWITCH_S = 0.0005
-_FILES_OF_MLX_LM = 4096
 
 
 def main() -> None:
     arguments = _arguments()
-    _bear_few_files()
+    bear_few_files()
     faulthandler.enable()
     sys.setswitchinterval(_SWITCH_S)
     logging.basicConfig(
@@ -53,20 +52,6 @@ def main() -> None:
     logging.shutdown()
     # Not sys.exit: tearing MLX down while its thread may still evaluate can hang or abort.
     os._exit(code)
-
-
-def _bear_few_files() -> None:
-    """mlx_lm sets its own limit of open files when it is imported, and fails where it may not."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY or hard >= _FILES_OF_MLX_LM:
-        return
-    set_limit = resource.setrlimit
-
-    def set_if_allowed(which: int, limits: tuple[int, int]) -> None:
-        if which != resource.RLIMIT_NOFILE or limits[1] <= hard:
-            set_limit(which, limits)
-
-    resource.setrlimit = set_if_allowed
 
 
 def _arguments() -> argparse.Namespace:

@@ -88,7 +88,7 @@ def test_an_engine_starts_where_fewer_files_are_allowed_than_mlx_lm_sets() -> No
     """mlx_lm raises the limits to 2048 and 4096 at its import, or fails."""
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (1000, 1000));"
-        "from swiftlm_engine import __main__ as engine; engine._bear_few_files();"
+        "from swiftlm_engine.isolation.file_limit import bear_few_files; bear_few_files();"
         "import mlx_lm.utils; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     )
     done = python(program)

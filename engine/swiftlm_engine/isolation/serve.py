@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import BinaryIO
 
+from swiftlm_engine.isolation.file_limit import bear_few_files
+
 LENGTH_BYTES = 8
 ALARM_BYTES = 4
 DEFAULT_STACK_BYTES = 8 << 20
@@ -37,6 +39,7 @@ def serve(
     nice: int = 5,
 ) -> None:
     """The first question makes the handler and is answered by nothing. Ends with its input."""
+    bear_few_files()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(ValueError, OSError):  # macOS may not limit it
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
