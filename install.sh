@@ -658,7 +658,11 @@ config_text() {
   # Taken from the installing shell: the service knows no shell.
   say
   say '[hub]'
-  say "home = \"$(printf '%s' "$HF_HOME" | sed 's/[\\"]/\\&/g')\""
+  case $HF_HOME in  # the daemon starts elsewhere
+  /* | '~'*) home=$HF_HOME ;;
+  *) home=$PWD/$HF_HOME ;;
+  esac
+  say "home = \"$(printf '%s' "$home" | sed 's/[\\"]/\\&/g')\""
 }
 
 created() {

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -257,11 +256,11 @@ def test_killed_half_way_leaves_nothing_in_the_way(make_box: MakeBox) -> None:
     assert not stale.exists()
 
 
-def test_interrupted_installation_cleans_up(make_box: MakeBox) -> None:
-    box = make_box("none")
-    (box.bin / "python3.12").write_text(
-        (box.bin / "python3.12").read_text().replace("mkdir -p", "sleep 30; mkdir -p")
-    )
+def test_interrupted_installation_cleans_up(make_box: MakeBox, tmp_path: Path) -> None:
+    box, begun = make_box("none"), tmp_path / "begun"
+    slowly = f"touch {begun}; sleep 30; mkdir -p"
+    python = box.bin / "python3.12"
+    python.write_text(python.read_text().replace("mkdir -p", slowly))
     with subprocess.Popen(
         ["dash", str(box.checkout / "install.sh")],
         env=box.environ,
@@ -271,12 +270,12 @@ def test_interrupted_installation_cleans_up(make_box: MakeBox) -> None:
     ) as running:
         versions = box.app / "versions"
         assert eventually(lambda: versions.exists() and any(versions.iterdir()))
-        time.sleep(0.2)
+        assert eventually(begun.exists)
         import os
         import signal
 
         os.killpg(running.pid, signal.SIGINT)
-        assert running.wait(10) == 130
+        assert running.wait(30) == 130
     assert list(versions.iterdir()) == []
     assert not (box.app / ".installing").exists()
 

@@ -194,7 +194,7 @@ async def test_a_hub_model_is_planned_before_it_is_fetched_and_fetched_on_first_
     assert plan["checkpoint_bytes"] > 0
     assert NAME not in await ctl(place, "models")
     refused = await ctl(place, "plan", NAME, "--memory-budget", "1MB", code=8)
-    assert "short" in refused
+    assert "and 1.0 MB are available" in refused
     said = await ctl(place, "load", NAME, code=1)  # nobody can be asked
     assert "takes" in said
     assert "--yes" in said

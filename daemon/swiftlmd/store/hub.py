@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -215,9 +216,7 @@ async def _reach(options: StoreOptions) -> None:
     port = address.port or (80 if address.scheme == "http" else 443)
     try:
         async with asyncio.timeout(_CONNECT_S):
-            _, writer = await asyncio.open_connection(
-                address.hostname, port, happy_eyeballs_delay=0.25
-            )
+            await _connect_any(address.hostname or "", port)
     except OSError as error:  # TimeoutError is one
         why = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
         raise PullFailed(
@@ -226,7 +225,28 @@ async def _reach(options: StoreOptions) -> None:
             code="unreachable",
             status=_STATUS["unreachable"],
         ) from error
-    writer.close()
+
+
+async def _connect_any(host: str, port: int) -> None:
+    """To whichever address of `host` answers first: uvloop knows no happy eyeballs. Raises OSError
+    where none does."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = {str(address[0]) for *_, address in found}
+    tries = [asyncio.create_task(asyncio.open_connection(one, port)) for one in addresses]
+    refusal: OSError = ConnectionError("no address")
+    try:
+        for attempt in asyncio.as_completed(tries):
+            try:
+                _, writer = await attempt
+            except OSError as error:
+                refusal = error
+                continue
+            writer.close()
+            return
+        raise refusal
+    finally:
+        for task in tries:
+            task.cancel()
 
 
 def _offline(what: str) -> PullFailed:
