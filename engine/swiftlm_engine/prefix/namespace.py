@@ -178,7 +178,11 @@ def _delete_changed(root: Path, fingerprint: Fingerprint) -> Iterator[Deleted]:
 
 
 def _others(root: Path, fingerprint: Fingerprint) -> list[Path]:
-    return [f for f in sorted(root.iterdir()) if f.is_dir() and f.name != fingerprint.digest]
+    try:
+        found = sorted(root.iterdir())
+    except OSError:  # the volume is gone, and what was on it
+        return []
+    return [f for f in found if f.is_dir() and f.name != fingerprint.digest]
 
 
 def _read_fingerprint(folder: Path) -> Fingerprint:

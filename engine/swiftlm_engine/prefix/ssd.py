@@ -258,7 +258,7 @@ class SsdTier:
             log.warning("prefix cache folder cannot be used, prefixes stay in memory: %s", error)
         self._is_lost = True
         if isinstance(error, FileNotFoundError):
-            self.clear()
+            self._forget_all()
             with contextlib.suppress(OSError):
                 self._namespace.make_folder()
 
@@ -325,6 +325,9 @@ class SsdTier:
     def clear(self) -> None:
         """Of this model nothing is kept, in no KV format."""
         self._namespace.delete_others()
+        self._forget_all()
+
+    def _forget_all(self) -> None:
         for item in self.tree.items():
             if self.tree.get(item.id) is item:
                 self.discard(item)
