@@ -148,7 +148,8 @@ async def test_catalogue_has_a_verdict_for_each_model(stub: m.StoreStub, hub: Fa
     assert len(reply.models) > 20
     verdicts = {x.model: x.fit.verdict for x in reply.models if x.fit}
     assert verdicts["mlx-community/Qwen3-0.6B-4bit"] == "fits"
-    assert verdicts["mlx-community/Qwen3.5-397B-A17B-4bit"] == "streams"
+    assert verdicts["mlx-community/Qwen3-30B-A3B-Instruct-2507-4bit"] == "streams"
+    assert verdicts["mlx-community/Qwen3.5-397B-A17B-4bit"] == "too large"
     fitting = await stub.search(m.SearchModelsRequest(fits=True))
     assert {x.model for x in fitting.models} < verdicts.keys()
     assert {x.fit.verdict for x in fitting.models if x.fit} <= {"fits", "tight", "streams"}
@@ -189,7 +190,7 @@ async def test_refreshed_catalogue_says_what_the_repositories_say(
     left_out = ("README.md", "pytorch_model.bin")
     assert exact.size_bytes == sum(len(c) for n, c in files.items() if n not in left_out)
     assert (exact.context, exact.quantization, exact.tools) == (256, "float16", True)
-    assert (exact.here, exact.reasoning, exact.title) == (False, True, about.title)
+    assert (exact.here, exact.reasoning, exact.title) == (False, False, about.title)
     await drained(store.pull(name))
     assert (await row(refresh=False)).here
 

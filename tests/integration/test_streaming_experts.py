@@ -156,7 +156,7 @@ def test_contradicting_counters_are_an_error_in_the_log(tmp_path, caplog):
     with EngineHarness(folder, stream_experts="on", expert_slots=2) as engine:
         engine.run(job())
         engine.mlx.call(engine.session.watcher.idle).result(10)
-        assert caplog.records == []
+        assert not [one for one in caplog.records if "slow BLAS" not in one.getMessage()]
         report = engine.session.streaming
         report.streamer.counters.bytes = 0  # a reader that forgot to count
         engine.mlx.call(engine.session.watcher.idle).result(10)

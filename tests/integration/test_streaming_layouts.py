@@ -97,10 +97,14 @@ def test_a_published_checkpoint_streams_as_its_plan_says_and_computes_the_same(f
     folder = publish(family, tmp_path)
     facts = read_model(folder)
     made = make_plan(facts, PlanRequest(stream=Toggle.ON), mac(64, 48.0))
-    mode = made.to_json()["streaming"]["mode"]
-    assert mode == PUBLISHED[family][1]
+    mode = PUBLISHED[family][1]
+    planned = made.to_json()["streaming"]
+    if family == "kimi_linear":  # no three layers of it are alike: nothing would be left on disk
+        assert planned is None
+    else:
+        assert planned["mode"] == mode
     said = [warning for warning in made.warnings if "cannot be read one by one" in warning]
-    assert len(said) == (mode == "layers")
+    assert len(said) == (planned is not None and mode == "layers")
     inputs = mx.array([[(37 * i) % 300 for i in range(12)]])
     resident = load_weights(folder, "", Device.CPU, lambda *_: None).model
     expected = resident(inputs, cache=make_prompt_cache(resident))

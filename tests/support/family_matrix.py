@@ -24,6 +24,7 @@ from swiftlm_engine.brain.plan import (
     Toggle,
     make_plan,
 )
+from swiftlm_engine.brain.plan.layer_streaming import layer_sizes
 
 _ALIKE = {
     "llama": "Llama, SmolLM2",
@@ -119,9 +120,10 @@ def _streams(folder: Path) -> str:
         plan = make_plan(facts, PlanRequest(stream=Toggle.ON), MachineLimits(ram_bytes=64 * 10**9))
     except BadPlanRequest:
         return "no"
-    if plan.strategy is not Strategy.STREAMED:
-        return "no"
-    return "experts" if plan.streaming else "layers"
+    if plan.strategy is Strategy.STREAMED:
+        return "experts" if plan.streaming else "layers"
+    # So few layers that the banks would hold them all.
+    return "layers" if layer_sizes(facts, 4) else "no"
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ CHECKS: tuple[MacCheck, ...] = (
     MacCheck(
         "100k tokens with the screen on",
         "prefill ends without a GPU fault in the log",
-        "swiftlmctl bench context --ctx 100000",
+        "swiftlmctl bench context --contexts 100000",
     ),
     MacCheck(
         "every kind of Python",

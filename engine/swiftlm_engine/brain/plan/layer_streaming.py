@@ -70,17 +70,21 @@ def place_layers(
 ) -> LayerPlacement:
     """Spend `room_bytes` on resident layers; without room for the least, the least (`held_bytes`).
 
-    `must_stream`: where all of them would fit, half of them stay on disk all the same. Decode then
-    runs at most at disk speed / `bytes_per_step` tokens per second.
+    `must_stream`: where all of them would fit, half of them stay on disk all the same, or as many
+    more as it takes to hold less than all. Decode then runs at most at disk speed /
+    `bytes_per_step` tokens per second.
     """
-    whole = sum(layer.bytes for layer in layers) <= room_bytes
+    all_bytes = sum(layer.bytes for layer in layers)
+    whole = all_bytes <= room_bytes
     if whole and not must_stream:
         return _placed(layers, ())
     counts = Counter(_kind(layer) for layer in layers)
     # Two banks would hold all layers of a rare kind.
     common = [i for i, layer in enumerate(layers) if counts[_kind(layer)] > BANKS]
     if whole:
-        return _placed(layers, _spread(common, len(common) // 2))
+        numbers = range(len(common) // 2, len(common) + 1)
+        tried = (_placed(layers, _spread(common, number)) for number in numbers)
+        return next((one for one in tried if one.held_bytes < all_bytes), _placed(layers, ()))
     for number in range(1, len(common) + 1):
         placement = _placed(layers, _spread(common, number))
         if placement.held_bytes <= room_bytes:
