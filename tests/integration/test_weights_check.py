@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import mlx.core as mx
-import numpy as np
 import pytest
 from engine_harness import EngineHarness
 from mlx_lm.utils import load
+from taught_head import taught_head
 from tiny_models import make_model
 
 from swiftlm_engine.messages import EngineFault, FaultKind, GenerateJob
@@ -28,13 +28,8 @@ def taught(tmp_path):
     """
     folder = make_model("gemma3_text", tmp_path, vocab_size=VOCABULARY, hidden_size=HIDDEN)
     model, tokenizer = load(str(folder))
-    ids = tokenizer.encode(TEXTS[0])
-    states = np.array(model.model(mx.array([ids]))[0, :-1])
-    wanted = 20.0 * np.eye(VOCABULARY, dtype=np.float32)[ids[1:]]
-    fitted = np.linalg.pinv(states)
-    opinions = np.random.default_rng(0).standard_normal((HIDDEN, VOCABULARY))
-    head = fitted @ wanted + opinions - fitted @ (states @ opinions)
-    change(folder, HEAD, lambda _: mx.array(head.T.astype(np.float32)))
+    head = taught_head(model, tokenizer, TEXTS[0], VOCABULARY)
+    change(folder, HEAD, lambda _: head)
     return folder
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load
+from taught_head import taught_head
 from tiny_models import make_model
 
 from swiftlm_engine.messages import EngineFault, FaultKind
@@ -33,13 +33,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
         num_hidden_layers=LAYERS,
     )
     model, tokenizer = load(str(folder))
-    ids = tokenizer.encode(TEXTS[0])
-    states = np.array(model.model(mx.array([ids]))[0, :-1])
-    wanted = 20.0 * np.eye(VOCABULARY, dtype=np.float32)[ids[1:]]
-    fitted = np.linalg.pinv(states)
-    opinions = np.random.default_rng(0).standard_normal((HIDDEN, VOCABULARY))
-    head = fitted @ wanted + opinions - fitted @ (states @ opinions)
-    model.load_weights([(HEAD, mx.array(head.T.astype(np.float32)))], strict=False)
+    model.load_weights([(HEAD, taught_head(model, tokenizer, TEXTS[0], VOCABULARY))], strict=False)
     return model, tokenizer
 
 
