@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from swiftlm_engine.grammar.lark import Schema
+from swiftlm_engine.grammar.regex_scan import structural
 
 MAX_STEPS = 24
 MAX_S = 3.0  # no further step is begun after it
@@ -218,18 +219,10 @@ def without_lookaround(pattern: str) -> str:
 
 
 def _group_end(pattern: str, at: int) -> int:
-    depth, in_class = 0, False
-    while at < len(pattern):
-        char = pattern[at]
-        if char == "\\":
-            at += 1
-        elif in_class:
-            in_class = char != "]"
-        elif char == "[":
-            in_class = True
-        elif char in "()":
+    depth = 0
+    for place, char in structural(pattern, at):
+        if char in "()":
             depth += 1 if char == "(" else -1
             if not depth:
-                return at + 1
-        at += 1
-    return at
+                return place + 1
+    return len(pattern)

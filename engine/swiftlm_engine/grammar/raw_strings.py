@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from swiftlm_engine.grammar.lark import SAME_PATTERNS
+from swiftlm_engine.grammar.regex_scan import structural
 from swiftlm_engine.text.tools.schema import Alternative, CannotHold
 
 MIN_TELLING = 8  # shorter ends of tags are found in ordinary text
@@ -134,21 +135,13 @@ def _is_escaped(text: str) -> bool:
 
 def _branches(pattern: str) -> list[str]:
     """The alternatives that stand outside of every group."""
-    branches, depth, in_class, begin, at = [], 0, False, 0, 0
-    while at < len(pattern):
-        char = pattern[at]
-        if char == "\\":
-            at += 1
-        elif in_class:
-            in_class = char != "]"
-        elif char == "[":
-            in_class = True
-        elif char in "()":
+    branches, depth, begin = [], 0, 0
+    for place, char in structural(pattern):
+        if char in "()":
             depth += 1 if char == "(" else -1
         elif char == "|" and depth == 0:
-            branches.append(pattern[begin:at])
-            begin = at + 1
-        at += 1
+            branches.append(pattern[begin:place])
+            begin = place + 1
     return [*branches, pattern[begin:]]
 
 
