@@ -177,16 +177,9 @@ class EngineService(m.EngineBase):
         self, session: Session, job: GenerateJob, read: Future[Images], work: Work
     ) -> None:
         """On the thread of pictures."""
-        try:
+        with self._failing(job, "the pictures"):
             images = read.result()
             self._loop.call_soon_threadsafe(self._start_preparing, session, job, images, work)
-        except NotWanted:
-            self._end_aborted(job)
-        except EngineFault as error:
-            self._fail(job, error)
-        except Exception as error:
-            log.exception("the pictures of request %s could not be read", job.request_id)
-            self._fail(job, EngineFault(FaultKind.INTERNAL, f"the pictures failed: {error!r}"))
 
     def _start_preparing(
         self, session: Session, job: GenerateJob, images: Images, work: Work
@@ -196,17 +189,9 @@ class EngineService(m.EngineBase):
 
     def _prepare(self, session: Session, job: GenerateJob, images: Images, work: Work) -> None:
         """On a tokenizer thread."""
-        try:
+        with self._failing(job, "the prompt"):
             with doing(work, self._turn):
                 prepared = session.preparer.prepare(job, images)
-        except Cancelled:
-            self._end_aborted(job)
-        except EngineFault as error:
-            self._fail(job, error)
-        except Exception as error:
-            log.exception("request %s could not be prepared", job.request_id)
-            self._fail(job, EngineFault(FaultKind.INTERNAL, f"the prompt failed: {error!r}"))
-        else:
             self._mlx.post(self._submit, session, prepared)
 
     def _submit(self, session: Session, prepared: Prepared) -> None:
@@ -216,13 +201,21 @@ class EngineService(m.EngineBase):
             self._end_aborted(job)
             return
         self._preparing.pop(job.request_id, None)
-        try:
+        with self._failing(job, "the request"):
             session.engine.submit(prepared)
+
+    @contextlib.contextmanager
+    def _failing(self, job: GenerateJob, what: str) -> Iterator[None]:
+        """What is raised in the block ends the request, and nothing else."""
+        try:
+            yield
+        except (NotWanted, Cancelled):
+            self._end_aborted(job)
         except EngineFault as error:
             self._fail(job, error)
         except Exception as error:
-            log.exception("request %s could not be queued", job.request_id)
-            self._fail(job, EngineFault(FaultKind.INTERNAL, f"the request failed: {error!r}"))
+            log.exception("%s of %s failed", what, job.request_id)
+            self._fail(job, EngineFault(FaultKind.INTERNAL, f"{what} failed: {error!r}"))
 
     def _end_aborted(self, job: GenerateJob) -> None:
         self._preparing.pop(job.request_id, None)
