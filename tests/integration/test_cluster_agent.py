@@ -238,13 +238,15 @@ def test_progress_and_faults_of_a_fetch_reach_the_leader(
 def test_a_rank_gets_its_own_folder_and_ends_with_its_leaders_connection(
     lent: Lent, listener: socket.socket, tmp_path: Path
 ) -> None:
-    asked = {"leader": "127.0.0.1:1", "rank": "3", "fingerprint": "f1", "version": version()}
-    link = called(listener)
-    link.send({"do": "start", **asked})
-    child = psutil.Process(link.receive()["started"])
-    words = child.cmdline()
-    assert words[words.index("--folder") + 1] == str(tmp_path / "model")
-    assert words[words.index("--secret-file") + 1] == str(lent.secret_file)
-    link.close()
-    psutil.wait_procs([child], timeout=10)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # refused, the rank would end by itself
+        leader = f"127.0.0.1:{silent.getsockname()[1]}"
+        asked = {"leader": leader, "rank": "3", "fingerprint": "f1", "version": version()}
+        link = called(listener)
+        link.send({"do": "start", **asked})
+        child = psutil.Process(link.receive()["started"])
+        words = child.cmdline()
+        assert words[words.index("--folder") + 1] == str(tmp_path / "model")
+        assert words[words.index("--secret-file") + 1] == str(lent.secret_file)
+        link.close()
+        psutil.wait_procs([child], timeout=10)
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
