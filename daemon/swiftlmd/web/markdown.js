@@ -87,6 +87,7 @@ function dressCode(root, isWhole) {
   for (const part of root.querySelectorAll("p, li, h1, h2, h3, h4, h5, h6, td, th, blockquote")) part.dir = "auto";
 }
 
+const TARGET = /^[ \t>*+\-\d.)]*\[[^\]]+\]:/m; // `[1]: https://...`, also in a list or a quotation
 const SOON = 4000; // longer code under way is coloured when it is complete
 
 function rendered(html, isWhole) {
@@ -106,15 +107,16 @@ export class Growing {
     this.text = "";
   }
 
-  // `isWhole`: no more follows, and what later text has changed (a link's target) is looked at again.
+  // `isWhole`: no more follows. Only targets of links, given at the end, change earlier blocks.
   show(given, isWhole) {
     const text = given.replace(/\r\n?/g, "\n"); // as the lexer counts
-    if (isWhole || !text.startsWith(this.text)) return this.#replace(0, text, true);
+    const changed = !text.startsWith(this.text) || (isWhole && TARGET.test(text));
+    if (changed) return this.#replace(0, text, isWhole);
     let at = this.blocks.length - 1;
     while (at > 0 && !this.blocks[at].raw.trim()) at -= 1; // what follows may belong to the one before
     at = Math.max(at, 0);
     const before = this.blocks.slice(0, at).reduce((sum, block) => sum + block.raw.length, 0);
-    return this.#replace(at, text, false, before);
+    return this.#replace(at, text, isWhole, before);
   }
 
   #replace(from, text, isWhole, before = 0) {
