@@ -375,7 +375,7 @@ def test_plan_is_a_table_or_json(ctl: Ctl, admin: FakeAdmin) -> None:
 def test_best_models_are_a_table_or_json(ctl: Ctl, admin: FakeAdmin) -> None:
     found = ctl("models", "best")
     assert found.code == 0
-    for part in ("largest", "fastest", "agents", "org/one", "4.0 GB", "20-40"):
+    for part in ("largest", "fastest", "agents", "org/one", "4.0 GB", "20-40", "fits", "no"):
         assert part in found.out
     listed = ctl("models", "best", "--json").json
     assert [one["best"] for one in listed] == ["largest", "fastest", "agents"]

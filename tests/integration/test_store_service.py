@@ -150,6 +150,8 @@ async def test_catalogue_has_a_verdict_for_each_model(stub: m.StoreStub, hub: Fa
     assert verdicts["mlx-community/Qwen3-0.6B-4bit"] == "fits"
     assert verdicts["mlx-community/Qwen3-30B-A3B-Instruct-2507-4bit"] == "streams"
     assert verdicts["mlx-community/Qwen3.5-397B-A17B-4bit"] == "too large"
+    best = [purpose for x in reply.models for purpose in x.best_for]
+    assert {"fastest", "largest"} <= set(best)  # the machine of these tests is slow for agents
     fitting = await stub.search(m.SearchModelsRequest(fits=True))
     assert {x.model for x in fitting.models} < verdicts.keys()
     assert {x.fit.verdict for x in fitting.models if x.fit} <= {"fits", "tight", "streams"}

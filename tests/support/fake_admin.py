@@ -35,6 +35,7 @@ class FakeFits(m.StoreBase):
     async def search(self, message: m.SearchModelsRequest) -> m.SearchModelsReply:
         fit = m.ModelFit("fits", context=40_000, decode_low=20.0, decode_high=40.0)
         offered = m.OfferedModel("org/one", size_bytes=4_000_000_000, tools=True, fit=fit)
+        offered.best_for = ["largest", "fastest", "agents"]
         return m.SearchModelsReply(models=[offered])
 
 

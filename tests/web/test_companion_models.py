@@ -67,6 +67,24 @@ async def test_a_search_says_what_fits_and_downloads_it(page, admin):
         assert (await admin.pulls.get()).model == "mlx-community/Qwen3-4B-4bit"
 
 
+async def test_the_best_models_for_this_machine_lead_and_are_fetched_from_there(page, admin):
+    fast, large = offered("org/fast", "fits", 10**9), offered("org/large", "streams", 9 * 10**9)
+    fast.fit.decode_low, fast.fit.decode_high = 40.0, 90.0
+    fast.best_for, large.best_for = ["fastest", "agents"], ["largest"]
+    async with serve(admin=admin, store=FakeStore([fast, large])) as server:
+        await page.goto(f"{server.url}/#models")
+        rows = page.get_by_label("Best models for this machine").locator("li")
+        await rows.first.wait_for()
+        assert [one.split("\n")[:2] for one in await rows.all_inner_texts()] == [
+            ["Largest that runs well here", "org/large"],
+            ["Fastest here", "org/fast"],
+            ["Best for agents here", "org/fast"],
+        ]
+        assert "40 to 90 tokens/s" in await rows.nth(1).inner_text()
+        await rows.first.get_by_role("button").click()
+        assert (await admin.pulls.get()).model == "org/large"
+
+
 async def test_a_download_shows_its_ring_speed_and_time_left(page, admin):
     admin.daemon.downloads = [
         m.DownloadStatus("big/model", 3 * 10**9, 12 * 10**9, 75e6, 120.0, "fetching")

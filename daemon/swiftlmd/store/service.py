@@ -17,7 +17,7 @@ from swiftlm_engine.brain.facts import ModelFacts, SizeFacts, active_share, esti
 from swiftlm_engine.brain.plan import Plan
 from swiftlm_proto import messages as m
 from swiftlmd.faults import ServiceError
-from swiftlmd.store import catalogue, fit
+from swiftlmd.store import best, catalogue, fit
 from swiftlmd.store.discovery import Offer
 from swiftlmd.store.fit import Fit, FitVerdict
 from swiftlmd.store.folder import Inspection, inspect
@@ -94,6 +94,8 @@ class StoreService(m.StoreBase):
             if message.refresh:
                 await self._look_at([model.model for model in found])
             listed = await self._weighed(found)
+            if not message.text:
+                best.mark(listed)
         except ServiceError as error:
             return m.SearchModelsReply(fault=error.to_fault())
         return m.SearchModelsReply(models=[x for x in listed if _wanted(x, message.fits)])

@@ -26,6 +26,10 @@ export function Download({ one }) {
     <button onClick=${cancel}>Cancel</button></article>`;
 }
 
+function rate(value) { return value >= 10 ? Math.round(value) : Number(value.toPrecision(2)); }
+
+const speed = (fit) => (fit?.decode_high ? `${rate(fit.decode_low)} to ${rate(fit.decode_high)} tokens/s` : "");
+
 function Fit({ fit }) {
   if (!fit?.verdict) return null;
   const needs = fit.needed_bytes ? ` · ${fit.estimated ? "about " : ""}${bytes(fit.needed_bytes)}` : "";
@@ -35,11 +39,25 @@ function Fit({ fit }) {
 function Offer({ offer, onPull }) {
   const traits = [offer.quantization, bytes(offer.size_bytes), offer.licence,
     offer.vision && "sees", offer.tools && "tools", offer.reasoning && "reasons",
-    offer.gated && "gated"].filter((part) => part && part !== "0");
+    offer.gated && "gated", speed(offer.fit)].filter((part) => part && part !== "0");
   return html`<li class="offer"><div class="grow"><b>${offer.title || offer.model}</b>
       <small class="dim">${offer.model}</small><small class="dim">${traits.join(" · ")}</small></div>
     <${Fit} fit=${offer.fit} />${offer.here ? html`<span class="dim">here</span>`
       : html`<button onClick=${() => onPull(offer.model)} aria-label=${`Download ${offer.model}`}>Download</button>`}</li>`;
+}
+
+const PURPOSES = { largest: "Largest that runs well here", fastest: "Fastest here", agents: "Best for agents here" };
+
+// One model may be best for several purposes.
+function Best({ models, onPull }) {
+  const rows = Object.entries(PURPOSES).map(([purpose, title]) => [title,
+    models.find((one) => one.best_for?.includes(purpose))]).filter(([, one]) => one);
+  if (!rows.length) return null;
+  return html`<ul class="offers" aria-label="Best models for this machine">${rows.map(([title, one]) => html`
+    <li class="offer best"><div class="grow"><small class="dim">${title}</small><b>${one.title || one.model}</b>
+      <small class="dim">${speed(one.fit)} · ${one.model}</small></div><${Fit} fit=${one.fit} />
+      ${one.here ? html`<span class="dim">here</span>` : html`<button onClick=${() => onPull(one.model)}
+        aria-label=${`Download ${one.model}, ${title.toLowerCase()}`}>Download</button>`}</li>`)}</ul>`;
 }
 
 export function Hub({ link }) {
@@ -80,6 +98,7 @@ export function Hub({ link }) {
       ${named && html`<button class="main" name="pull">Download</button>`}</form>
     ${step && html`<p class="dim" role="status">${step.stage} ${percent(step.fraction)}</p>`}
     ${note && html`<p class="notice" role="status">${note}</p>`}
+    ${found && html`<${Best} models=${found} onPull=${pull} />`}
     ${found && html`<ul class="offers" tabindex="0" aria-label="Found models">${found.map((offer) => html`
       <${Offer} key=${offer.model} offer=${offer} onPull=${pull} />`)}
       ${!found.length && html`<li class="dim">Nothing found that runs here.</li>`}</ul>`}</section>`;

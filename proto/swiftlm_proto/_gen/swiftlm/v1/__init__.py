@@ -2065,6 +2065,11 @@ class OfferedModel(betterproto2.Message):
 
     fit: "ModelFit | None" = betterproto2.field(14, betterproto2.TYPE_MESSAGE, optional=True)
 
+    best_for: "list[str]" = betterproto2.field(15, betterproto2.TYPE_STRING, repeated=True)
+    """
+    of the catalogue here: largest, fastest, agents
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "OfferedModel", OfferedModel)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swiftlm_proto import messages as m
-from swiftlmctl.views.best_models import picks, table
+from swiftlmd.store import best
 
 
 def offered(
@@ -15,7 +15,8 @@ def offered(
 
 
 def named(*found: m.OfferedModel) -> dict[str, str]:
-    return {pick.best: pick.model.model for pick in picks(found)}
+    best.mark(found)
+    return {purpose: model.model for model in found for purpose in model.best_for}
 
 
 def test_each_purpose_gets_its_model() -> None:
@@ -40,8 +41,3 @@ def test_nothing_is_proposed_where_nothing_runs() -> None:
     unknown = m.OfferedModel("x", fit=m.ModelFit("unknown"))
     assert named(offered("huge", 400, 9.0, verdict="too large"), unknown) == {}
     assert named(m.OfferedModel("no-fit")) == {}
-
-
-def test_the_table_says_what_is_here() -> None:
-    (row, *_) = table(picks([offered("a", 1, 20.0)])).rows
-    assert row == ("largest", "a", "1.0 GB", "fits", "10-40", "no")
