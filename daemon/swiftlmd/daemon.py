@@ -136,7 +136,9 @@ class Daemon:
         self._disk = DiskWatch((given.paths.state, given.paths.cache, given.paths.logs))
         self._survey = Survey(Examiner(given.paths, self._machine))
         limits = self._machine.limits
-        self._planner = ModelPlanner(given.paths, limits, disks, calibrations, self._survey)
+        self._planner = ModelPlanner(
+            given.paths, limits, disks, calibrations, self._survey, self._store.find
+        )
         self._residency = Residency(
             clock=self._clock,
             store=self._store,

@@ -352,6 +352,21 @@ async def test_what_the_configuration_gets_wrong_is_told_while_the_daemon_serves
         assert any(str(disk) in check.reason and check.status == "fail" for check in checks)
 
 
+async def test_a_draft_model_that_is_not_here_is_refused_when_it_is_configured(
+    place: Home,
+) -> None:
+    async with daemon(place) as live:
+        for key in ("engine.draft", 'model."tiny".draft'):
+            for value in ("gone", "/no/such/folder"):
+                reply = await live.admin.set_config(m.SetConfigRequest(key=key, value=value))
+                assert reply.fault is not None
+                assert f"draft model '{value}' cannot be used" in reply.fault.message
+            for value in ("ngram", "other"):
+                reply = await live.admin.set_config(m.SetConfigRequest(key=key, value=value))
+                assert reply.fault is None
+        assert "gone" not in place.paths.config_file.read_text()
+
+
 async def test_broken_config_keeps_the_daemon_from_starting_with_its_own_code(
     place: Home,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swiftlm_proto.exit_codes import CtlExit
-from swiftlmctl.commands.options import Force, Json, Model, layers
+from swiftlmctl.commands.options import Force, Json, Model, draft_name, layers
 
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m
@@ -72,7 +72,11 @@ Prefetch = Annotated[
     str | None, typer.Option("--ssd-prefetch", help="Read ahead of need: off, next-router.")
 ]
 Draft = Annotated[
-    str | None, typer.Option(help="Speculative decoding: a model name, ngram or off.")
+    str | None,
+    typer.Option(
+        help="Speculative decoding: a model name, a folder's path, ngram or off.",
+        callback=draft_name,
+    ),
 ]
 DraftTokens = Annotated[
     int | None,

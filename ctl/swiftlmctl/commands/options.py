@@ -15,6 +15,11 @@ def model_name(text: str) -> str:
     return text
 
 
+def draft_name(text: str | None) -> str | None:
+    """As `model_name`, of an option that may be left out."""
+    return None if text is None else model_name(text)
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Model = Annotated[
     str,

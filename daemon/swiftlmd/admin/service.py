@@ -25,12 +25,13 @@ from swiftlmd.admin.log_files import LineFilter, follow, last_lines
 from swiftlmd.calibration import CalibrationAdmin
 from swiftlmd.config.keys import Keys
 from swiftlmd.config.live import Changes, ConfigEntry, LiveConfiguration
-from swiftlmd.config.load import ConfigError, unknown_option
+from swiftlmd.config.load import ConfigError, place_of, unknown_option
 from swiftlmd.engines.placement import Planner
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
 from swiftlmd.http.metrics import Metrics
 from swiftlmd.http.sessions import Sessions
 from swiftlmd.lifecycle.supervisor import Supervisor
+from swiftlmd.planning.draft import draft_source
 from swiftlmd.serving.service import Service
 from swiftlmd.store import ModelStore
 from swiftlmd.store.names import is_hub_name, is_path
@@ -221,10 +222,12 @@ class AdminService(m.AdminBase):
             if message.unset:
                 changes = await asyncio.to_thread(self._configuration.unset, message.key)
             else:
+                if place_of(message.key).name == "draft":  # else each request would be told
+                    await draft_source(message.value, self._store.find)
                 changes = await asyncio.to_thread(
                     self._configuration.set, message.key, message.value
                 )
-        except ConfigError as error:
+        except (ServiceError, ConfigError) as error:
             return self._bad_config(str(error))
         self._took_over(changes)
         return await self.get_config(m.GetConfigRequest(key=message.key))

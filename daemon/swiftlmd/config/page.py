@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from swiftlmd.config.settings import OPTIONS, PER_MODEL, Option
-from swiftlmd.config.values import shown
+from swiftlmd.config.values import expected, shown
 
 _INTRO = """\
 # Configuration
@@ -39,7 +39,7 @@ def _row(option: Option) -> str:
     default = shown(option, option.default)
     what = option.help + (" (restart)" if option.needs_restart else "")
     choices = " | ".join(choice or '""' for choice in option.choices)
-    form = choices or option.form.value
+    form = choices or expected(option)
     cells = (
         f"`{option.key.partition('.')[2]}`",
         f"`{default}`" if default else "",

@@ -245,6 +245,7 @@ class Settings:
         _SIZE,
         "auto",
         "Memory that all models together may hold; auto and off = as the machine allows.",
+        minimum=1,
     )
     engine_buffer_cache: str = _option(_SIZE, "auto", "Free buffers that MLX may keep.")
     engine_wire: str = _option(
@@ -290,7 +291,7 @@ class Settings:
     engine_draft: str = _option(
         _TEXT,
         "",
-        "Draft model for speculative decoding, `ngram`, or empty for none.",
+        "Draft model for speculative decoding (a name or a folder), `ngram`, or empty for none.",
         holds_models=True,
     )
     engine_draft_tokens: int = _option(

@@ -50,6 +50,8 @@ def checked(option: Option, value: Any) -> Any:  # Any: TOML holds any type unti
         raise BadValue(option, value)
     if isinstance(result, int | float) and not option.minimum <= result <= _maximum(option):
         raise BadValue(option, value)
+    if option.form is Form.SIZE and option.minimum > 0 and _is_zero(str(result)):
+        raise BadValue(option, value)
     return result
 
 
@@ -104,6 +106,8 @@ def expected(option: Option) -> str:
         )
     if option.form in (Form.INTEGER, Form.NUMBER) and option.maximum < 2**62:
         return f"{option.form.value} from {option.minimum:g} to {option.maximum:g}"
+    if option.form is Form.SIZE and option.minimum > 0:
+        return f"{option.form.value}, more than 0"
     if option.form in (Form.INTEGER, Form.NUMBER, Form.DURATION) and option.minimum > 0:
         return f"{option.form.value}, at least {option.minimum:g}"
     return option.form.value
@@ -120,6 +124,11 @@ def size_bytes(text: str, whole: int) -> int | None:
     if unit == "%":
         return int(whole * number / 100)
     return int(number * _UNIT_BYTES[unit])
+
+
+def _is_zero(text: str) -> bool:
+    """Of an amount of nothing; "off" is a word, which means what its option says."""
+    return text.strip().lower() != "off" and size_bytes(text, 10**12) == 0
 
 
 def _maximum(option: Option) -> float:

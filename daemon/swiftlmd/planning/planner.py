@@ -39,6 +39,7 @@ from swiftlmd.engines.placement import NOTHING_ELSEWHERE, OnHosts, Placement
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.hosts.survey import Survey
 from swiftlmd.planning.disk_speeds import DiskSpeeds, streamed_record_bytes
+from swiftlmd.planning.draft import FindModel, draft_source
 from swiftlmd.planning.spread import spread
 from swiftlmd.store.sampling_defaults import sampling_profile
 from swiftlmd.store.types import StoredModel
@@ -62,9 +63,11 @@ class ModelPlanner:
         disks: DiskSpeeds,
         calibrations: CalibrationStore,
         survey: Survey | None = None,
+        find: FindModel | None = None,
     ) -> None:
         self._paths = paths
         self._survey = survey
+        self._find = find
         self._limits = limits
         self._disks = disks
         self._calibrations = calibrations
@@ -80,6 +83,9 @@ class ModelPlanner:
         elsewhere: OnHosts = NOTHING_ELSEWHERE,
         force: bool = False,
     ) -> Placement:
+        draft = settings.engine_draft
+        if self._find is not None:
+            draft = await draft_source(draft, self._find)
         limits = await asyncio.to_thread(
             self._limits, committed_bytes=held_bytes, returning_bytes=returning_bytes
         )
@@ -100,7 +106,7 @@ class ModelPlanner:
             message = f"model '{model.name}' cannot be loaded as asked: {error}"
             raise ServiceError(Kind.INVALID, message) from error
         placement = Placement(
-            request=self._load_request(model, settings, plan),
+            request=self._load_request(model, settings, plan, draft),
             needed_bytes=plan.total_bytes,
             fits=not plan.refused,
             refusal=f"model '{model.name}' {plan.summary}",
@@ -177,7 +183,9 @@ class ModelPlanner:
             known = self._facts[folder] = (stamp, read_model(folder))
         return known[1]
 
-    def _load_request(self, model: StoredModel, settings: Settings, plan: Plan) -> m.LoadRequest:
+    def _load_request(
+        self, model: StoredModel, settings: Settings, plan: Plan, draft: str
+    ) -> m.LoadRequest:
         disk, expansion = prefix_disk_bytes(settings), plan.expansion
         return m.LoadRequest(
             model=model.name,
@@ -195,7 +203,7 @@ class ModelPlanner:
             buffer_cache_bytes=plan.engine.buffer_cache_bytes,
             max_queue=settings.engine_max_queue,
             wired_bytes=plan.engine.wired_bytes,
-            draft=settings.engine_draft,
+            draft=draft,
             gpu_layers=ALL_LAYERS if plan.gpu_layers is None else plan.gpu_layers,
             stream_experts=_stream_mode(plan),
             expert_slots=plan.streaming.slots if plan.streaming else 0,

@@ -183,6 +183,9 @@ def test_api_keys_that_an_editor_wrote_are_hashed_when_they_are_taken_over(file:
         ("cluster.lost_after", "1h", "never", "from 1 to 3600"),
         ("engine.gpu_layers", "12", "foo", "all, auto or a number of layers"),
         ("engine.gpu_layers", "auto", "-1", "all, auto or a number of layers"),
+        ("engine.memory_budget", "off", "0", "more than 0"),
+        ("engine.memory_budget", "60%", "0 %", "more than 0"),
+        ("engine.memory_budget", "1MB", "0.0GB", "more than 0"),
     ],
 )
 def test_a_value_that_would_fail_later_is_refused_when_it_is_set(
@@ -193,6 +196,12 @@ def test_a_value_that_would_fail_later_is_refused_when_it_is_set(
     with pytest.raises(ConfigError, match=words):
         live.set(key, bad)
     assert live.settings == load(file, {}, {}).settings
+
+
+def test_nothing_is_a_size_where_it_switches_something_off(file: Path) -> None:
+    live = LiveConfiguration(load(file, {}, {}), {}, {})
+    for key in ("engine.prefix_cache", "engine.prefix_disk", "engine.buffer_cache"):
+        live.set(key, "0")
 
 
 def test_secrets_are_never_shown() -> None:
