@@ -179,6 +179,15 @@ async def test_an_answer_refused_for_memory_says_the_sum_and_where_to_mend_it(pa
         await page.get_by_role("heading", name="Models").wait_for()
 
 
+async def test_an_address_that_changes_while_the_page_starts_is_followed(page, admin):
+    # The scripts of the page have run by then; what it does after its first picture has not.
+    early = "addEventListener('DOMContentLoaded', () => { location.hash = 'settings'; })"
+    await page.add_init_script(early)
+    async with serve(admin=admin) as server:
+        await page.goto(server.url)
+        await page.get_by_role("button", name="Network").wait_for()
+
+
 async def test_the_keyboard_alone_reaches_everything(page, admin):
     async with serve(admin=admin) as server:
         await page.goto(server.url)

@@ -62,6 +62,7 @@ function App() {
   const [{ view, path }, setPlace] = useState(place());
   useEffect(() => {
     addEventListener("hashchange", () => setPlace(place()));
+    setPlace(place());  // what changed between the first rendering and now
     addEventListener("keydown", (event) => {
       // By the place of the key: with Alt a Mac writes another character.
       const name = NAMES[Number(event.code.match(/^Digit(\d)$/)?.[1]) - 1];

@@ -80,7 +80,9 @@ export function Chat({ status, path }) {
   useEffect(() => {
     document.title = talk.messages.length ? `${talk.title} · swiftlm` : "swiftlm";
     const address = talk.messages.length ? `#chat/${talk.id}` : "#chat";
-    if (location.hash !== address) history.replaceState(null, "", address);
+    // Another view may have been asked for since; its address stays.
+    const ours = /^(#chat\b.*)?$/.test(location.hash);
+    if (ours && location.hash !== address) history.replaceState(null, "", address);
     return () => { document.title = "swiftlm"; };
   }, [talk.id, talk.title, talk.messages.length]);
   const named = (name) => status.models.find((one) => one.model === name);
