@@ -1048,7 +1048,8 @@ end_daemon() {
     if [ -z "$pid" ] || ! is_daemon "$pid"; then continue; fi
     kill "$pid" 2>/dev/null || :
     waited=0
-    while is_daemon "$pid" && [ $waited -lt 30 ]; do
+    # Not by its command line: a process that is ending has none any more.
+    while is_running "$pid" && [ $waited -lt 30 ]; do
       sleep 1
       waited=$((waited + 1))
     done
@@ -1061,6 +1062,12 @@ is_daemon() {
     Z*) return 1 ;;
     *swiftlmd*) return 0 ;;
     *) return 1 ;;
+  esac
+}
+
+is_running() {
+  case $(ps -o stat= -p "$1" 2>/dev/null || :) in
+    '' | Z*) return 1 ;;
   esac
 }
 
