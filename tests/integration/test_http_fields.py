@@ -67,6 +67,17 @@ async def test_fields_without_effect_are_taken(http, dialect):
         assert all(request == requests[0] for request in requests)
 
 
+@pytest.mark.parametrize("dialect", ["chat", "completions", "responses"])
+async def test_more_samples_than_answers_are_refused_wherever_somebody_asks_for_them(http, dialect):
+    path, body = ASKED[dialect]
+    async with serve(OneToken()) as server:
+        async with http.post(server.url + path, json={**body, "best_of": 1}) as reply:
+            assert reply.status == 200, await reply.text()
+        async with http.post(server.url + path, json={**body, "best_of": 3}) as reply:
+            assert reply.status == 400
+            assert (await reply.json())["error"]["param"] == "best_of"
+
+
 EFFECTIVE = [
     ("chat", {"cache_salt": "s"}, lambda r: r.cache_salt == "s"),
     ("chat", {"guided_grammar": "start: /a/"}, lambda r: r.constraint.lark == "start: /a/"),

@@ -30,7 +30,7 @@ from swiftlmd.http.openai_json import (
     usage_body,
 )
 from swiftlmd.http.response_format import ResponseFormat, constraint
-from swiftlmd.http.schema import Int, LimitOrZero, TopLogprobs
+from swiftlmd.http.schema import LimitOrZero, TopLogprobs
 
 
 class CompletionRequest(sampling.Sampled):
@@ -41,7 +41,6 @@ class CompletionRequest(sampling.Sampled):
     suffix: str | None = None
     echo: bool | None = None
     logprobs: TopLogprobs | None = None
-    best_of: Int | None = None
     response_format: ResponseFormat | None = None
 
 
@@ -66,8 +65,6 @@ async def completions(request: web.Request) -> web.StreamResponse:
 
 def to_engine(body: CompletionRequest, options: HttpOptions) -> list[m.GenerateRequest]:
     """One engine request for each prompt."""
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        raise unsupported("best_of: only the same value as n is supported", "best_of")
     if body.max_tokens == 0 and not body.echo:
         raise invalid("max_tokens: 0 makes sense only with echo: true", "max_tokens")
     requests = [_prompted(prompt, body) for prompt in _prompts(body.prompt, options)]

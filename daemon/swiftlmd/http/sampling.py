@@ -12,7 +12,7 @@ from pydantic import AliasChoices, Field
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
-from swiftlmd.http.errors import invalid
+from swiftlmd.http.errors import invalid, unsupported
 from swiftlmd.http.schema import (
     MAX_COUNT,
     Body,
@@ -59,6 +59,7 @@ class Sampled(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Positive | None = None
+    best_of: Int | None = None
     max_tokens: Limit = Field(
         default=None, validation_alias=AliasChoices("max_tokens", "num_predict", "n_predict")
     )
@@ -157,6 +158,8 @@ def token_limit(*limits: int | None) -> int | None:
 
 
 def num_choices(body: Sampled, options: HttpOptions) -> int:
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise unsupported("best_of: only the same value as n is supported", "best_of")
     if body.n is None:
         return 1
     if not 1 <= body.n <= options.max_choices:
