@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import mlx.core as mx
@@ -87,3 +88,23 @@ def test_real_gemma_is_sound_with_its_own_scale_alone(power):
     else:
         with pytest.raises(EngineFault, match="makes no sense"):
             check()
+
+
+@pytest.mark.parametrize(("factor", "told"), [(math.nan, "no number"), (0.0, "the same")])
+def test_a_device_that_loses_its_numbers_later_shows_it_in_log_probabilities(
+    tmp_path, factor, told
+):
+    """The daemon's self-test after waking reads them (residency/self_test.py)."""
+    with EngineHarness(make_model("llama", tmp_path)) as engine:
+        head = engine.session.runner._model.lm_head
+
+        def lose():
+            head.weight = head.weight * factor
+            mx.eval(head.weight)
+
+        engine.mlx.call(lose).result(60)
+        question = GenerateJob("a", "1", max_tokens=1, no_cache=True, raw_text=True, top_logprobs=8)
+        (answer,) = engine.run(question)
+        (token,) = answer.deltas[0].logprobs
+        top = {other.logprob for other in token.top}
+        assert math.isnan(token.logprob) if told == "no number" else len(top) == 1
