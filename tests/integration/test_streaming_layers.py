@@ -73,6 +73,21 @@ def test_memory_holds_two_layers_and_what_the_budget_gives(tmp_path):
         assert report.to_json()["problems"] == []
 
 
+def test_kinds_that_alternate_hold_one_layer_each_and_are_read_ahead(tmp_path):
+    """Linear and full attention in turns: each is read while the other computes."""
+    folder = make_model("qwen3_5", tmp_path, num_hidden_layers=12)
+    with EngineHarness(folder) as engine:
+        whole, resident = engine.session.facts.weight_bytes, engine.run(job())[0].content
+    sizes = layer_sizes(read_model(folder), 4)
+    assert len({size.bytes for size in sizes[:2]}) == 2
+    with EngineHarness(folder, stream_experts="on") as engine:
+        held = whole - sum(size.bytes for size in sizes[2:])
+        assert engine.session.facts.weight_bytes == pytest.approx(held, rel=0.02)
+        assert engine.run(job())[0].content == resident
+        report = engine.session.streaming.to_json()
+    assert report["prefetch_used"] > 16 * 11
+
+
 def test_draft_shares_the_reading_of_layers_and_the_text_stays(tmp_path):
     folder = make_model("llama", tmp_path, num_hidden_layers=8)
     read = {}

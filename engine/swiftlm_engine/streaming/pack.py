@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 RECORDS = "experts.swiftlm-pack"
 INDEX = "experts.swiftlm-pack.json"
-VERSION = 2
+VERSION = 3
 LEAST_GAIN = 1.10  # of reading speed; less is within what a disk varies by
 
 
@@ -38,11 +38,16 @@ class PackedLayer:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """What the index says. `gain` is the speed of reading records over that of the checkpoint."""
+    """What the index says. `gain` is the speed of reading records over that of the checkpoint.
+
+    The hash is that of the records when they were written; a load, which has no time to read them
+    all, knows by their time whether anybody wrote to them since.
+    """
 
     checkpoint: str
     sha256: str
     num_bytes: int
+    written_ns: int
     gain: float
     layers: dict[str, PackedLayer]
 
@@ -59,15 +64,18 @@ def open_pack(folder: Path) -> Pack | None:
         if index.pop("version") != VERSION:
             return None
         layers = {path: PackedLayer(**layer) for path, layer in index.pop("layers").items()}
-        pack = Pack(layers=layers, **index)
-        size = (folder / RECORDS).stat().st_size
+        pack = Pack(layers=layers, **index | {"gain": float(index["gain"])})
+        records = (folder / RECORDS).stat()
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (AttributeError, OSError, ValueError, KeyError, TypeError) as error:
         log.warning("the pack in %s cannot be read and is not used: %s", folder, error)
         return None
-    if pack.checkpoint != checkpoint_hash(folder) or pack.num_bytes != size:
+    if pack.checkpoint != checkpoint_hash(folder):
         log.warning("the pack in %s is not of this checkpoint and is not used; pack again", folder)
+        return None
+    if (pack.num_bytes, pack.written_ns) != (records.st_size, records.st_mtime_ns):
+        log.warning("the pack in %s was changed and is not used; pack again", folder)
         return None
     return pack if pack.gain >= LEAST_GAIN else None
 

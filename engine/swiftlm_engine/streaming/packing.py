@@ -14,6 +14,7 @@ import shutil
 import statistics
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -94,9 +95,10 @@ def pack(folder: Path) -> str:
         temporary.replace(folder / RECORDS)
     finally:
         temporary.unlink(missing_ok=True)
-    made = Pack(checkpoint_hash(folder), digest, total, 1.0, index)
+    written_ns = (folder / RECORDS).stat().st_mtime_ns
+    made = Pack(checkpoint_hash(folder), digest, total, written_ns, 1.0, index)
     gain = _measure(made, folder, layers)
-    Pack(made.checkpoint, digest, total, gain, index).save(folder)
+    replace(made, gain=gain).save(folder)
     use = "used from the next load on" if gain >= LEAST_GAIN else "not used: too little is gained"
     return f"{total / 1e9:.2f} GB of records, read {gain:.2f} x as fast as the checkpoint; {use}"
 

@@ -1,6 +1,7 @@
 """A dense model larger than memory: its layers are read from disk for every step.
 
-Layers of the same shapes take turns in two banks: one is read while the other computes. A layer is
+Layers of the same shapes take turns in two banks: one is read while the other computes (in one bank
+where two of them never follow each other). A layer is
 evaluated, with its caches, before its bank is given to another; its arithmetic is its own, so the
 text is that of the resident model. Works for any architecture that calls its layers, which a trial
 finds out: what is streamed are the parameters that the model takes from the checkpoint untouched,
@@ -20,7 +21,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, load_config
 
-from swiftlm_engine.brain.plan.layer_streaming import LayerSize, place_layers
+from swiftlm_engine.brain.plan.layer_streaming import LayerSize, banks_by_kind, place_layers
 from swiftlm_engine.messages import EngineFault, FaultKind
 from swiftlm_engine.streaming.counters import LayerCounters, StreamCounters
 from swiftlm_engine.streaming.gpu_memory import keep_on_device, make_reader
@@ -96,9 +97,10 @@ class LayerCycle:
     def __init__(self, layers: list[_StreamedLayer], streamer: Streamer) -> None:
         self._layers = layers
         self._streamer = streamer
-        self._banks: dict[str, tuple[_Bank, _Bank]] = {}
+        self._banks: dict[str, tuple[_Bank, ...]] = {}
+        num_banks = banks_by_kind([layer.kind for layer in layers])
         for kind, same in _by_kind(layers).items():
-            self._banks[kind] = (_Bank(same[0]), _Bank(same[0]))
+            self._banks[kind] = tuple(_Bank(same[0]) for _ in range(num_banks[kind]))
         self._lend_all()  # lets go of the lazy arrays
         self._trial: dict[str, int] | None = None  # calls by path
 
@@ -133,10 +135,11 @@ class LayerCycle:
         layer.counters.calls += 1
 
     def _lend_all(self) -> None:
-        """Both banks are seen among the parameters: what is resident is counted by them."""
+        """All banks are seen among the parameters: what is resident is counted by them."""
         for kind, same in _by_kind(self._layers).items():
+            banks = self._banks[kind]
             for number, layer in enumerate(same):
-                self._banks[kind][number % 2].lend(layer)
+                banks[number % len(banks)].lend(layer)
 
     def finish(self, place: int, output: Any, arguments: Any) -> None:
         """Evaluates all that a layer computed: its output, its caches, what it added to a list."""
@@ -151,13 +154,13 @@ class LayerCycle:
     def _bring(self, layer: _StreamedLayer) -> _Bank:
         self._streamer.settle()
         counters = layer.counters
-        first, second = self._banks[layer.kind]
-        bank = next((b for b in (first, second) if b.holds is layer), None)
+        banks = self._banks[layer.kind]
+        bank = next((b for b in banks if b.holds is layer), None)
         if bank is not None:
             counters.hits += 1
             counters.ahead_used += bank.fresh
         else:
-            bank = second if first.fresh else first
+            bank = next((b for b in banks if not b.fresh), banks[0])
             bank.holds, bank.fresh = None, False
             self._streamer.read(bank.jobs(layer))
             counters.misses += 1
@@ -166,10 +169,10 @@ class LayerCycle:
         return bank
 
     def _start_reading(self, layer: _StreamedLayer, used: _Bank) -> None:
-        first, second = self._banks[layer.kind]
-        if any(bank.holds is layer for bank in (first, second)):
+        banks = self._banks[layer.kind]
+        if any(bank.holds is layer for bank in banks):
             return
-        bank = second if first is used else first
+        bank = next(b for b in banks if b is not used)
         bank.holds, bank.fresh = None, False
 
         def done(filled: bool) -> None:

@@ -36,6 +36,17 @@ def test_disk_bytes_are_what_a_step_reads():
     assert placed.bytes_per_step == 20
 
 
+def test_kinds_that_alternate_need_one_bank_each():
+    pair = [LayerSize(10, "a"), LayerSize(4, "b")]
+    placed = place_layers(pair * 4, 0)
+    assert placed.streamed == tuple(range(8))
+    assert placed.held_bytes == 10 + 4
+    placed = place_layers([LayerSize(10, "a"), *[LayerSize(4, "b")] * 3] * 4, 0)
+    assert placed.held_bytes == 10 + 2 * 4
+    placed = place_layers([*pair * 4, pair[0]], 0)  # the last is followed by the first
+    assert placed.held_bytes == 2 * 10 + 4
+
+
 @given(st.lists(st.sampled_from([3, 7, 20]), min_size=1, max_size=24), st.integers(0, 500))
 def test_more_room_never_reads_more_and_what_can_fit_does(sizes, room):
     layers = [LayerSize(size) for size in sizes]

@@ -2,7 +2,8 @@
 
 Layers are asked for in a fixed cycle, so the most recent one is the last that is needed again: what
 fits stays for good, spread evenly so that a read has a resident layer's time to finish in, and the
-others pass through two banks per kind, one read while the other computes.
+others pass through two banks per kind, one read while the other computes. A kind whose layers never
+follow each other needs one: it is read while a layer of another kind computes.
 """
 
 from __future__ import annotations
@@ -94,9 +95,22 @@ def place_layers(
 
 def _placed(layers: Sequence[LayerSize], streamed: tuple[int, ...]) -> LayerPlacement:
     resident = sum(layer.bytes for i, layer in enumerate(layers) if i not in streamed)
-    banks = {_kind(layers[i]): BANKS * layers[i].bytes for i in streamed}
+    num_banks = banks_by_kind([_kind(layers[i]) for i in streamed])
+    banks = {_kind(layers[i]): num_banks[_kind(layers[i])] * layers[i].bytes for i in streamed}
     read = sum(layers[i].disk_bytes or layers[i].bytes for i in streamed)
     return LayerPlacement(streamed, resident, sum(banks.values()), read)
+
+
+def banks_by_kind(kinds: Sequence[str]) -> dict[str, int]:
+    """`kinds` are those of the streamed layers in their order; the first follows the last."""
+    return {
+        kind: BANKS if any(pair == (kind, kind) for pair in _neighbours(kinds)) else 1
+        for kind in dict.fromkeys(kinds)
+    }
+
+
+def _neighbours(kinds: Sequence[str]) -> list[tuple[str, str]]:
+    return [(kind, kinds[(place + 1) % len(kinds)]) for place, kind in enumerate(kinds)]
 
 
 def _spread(indices: Sequence[int], number: int) -> tuple[int, ...]:
