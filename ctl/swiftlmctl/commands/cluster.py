@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from swiftlm_proto.exit_codes import CtlExit
-from swiftlmctl.commands.load import Context, Parallel
+from swiftlm_proto.load_options import GROUP
+from swiftlmctl.commands.load_flags import takes_load_options
 from swiftlmctl.commands.options import Json, Model
+
+if TYPE_CHECKING:
+    from swiftlm_proto import messages as m
 
 Name = Annotated[str, typer.Argument(help="Name of the host.")]
 Agent = Annotated[
@@ -21,7 +25,7 @@ Ssh = Annotated[bool, typer.Option("--ssh", help="Reach it by `ssh NAME`; it run
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="One model over several machines.", no_args_is_help=True)
-    group.command()(plan)
+    group.command()(takes_load_options(plan, GROUP))
     group.command()(pull)
     group.command()(add)
     group.command()(remove)
@@ -32,16 +36,13 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     model: Model,
-    context: Context = None,
-    parallel: Parallel = None,
+    options: m.LoadOptions,
     json: Json = False,
 ) -> None:
     """Show how a model would be split across machines."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
     from swiftlmctl.views import cluster_table
-
-    options = m.LoadOptions(context=context, parallel=parallel)
 
     async def verb(daemon: client.Daemon) -> m.PlanGroupReply:
         return await daemon.cluster.plan(m.PlanGroupRequest(model=model, options=options))

@@ -7,131 +7,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swiftlm_proto.exit_codes import CtlExit
-from swiftlmctl.commands.options import Force, Json, Model, draft_name, layers
+from swiftlm_proto.load_options import PLANNED
+from swiftlmctl.commands.load_flags import takes_load_options
+from swiftlmctl.commands.options import Force, Json, Model
 
 if TYPE_CHECKING:
     from swiftlm_proto import messages as m
 
-_MOST = 2**31 - 1  # that a message carries: a larger number would arrive as another one
-
-Context = Annotated[
-    int | None,
-    typer.Option(
-        "--context", "--ctx", min=1, max=_MOST, help="Tokens of context (default: from the plan)."
-    ),
-]
-Parallel = Annotated[
-    int | None,
-    typer.Option(min=1, max=_MOST, help="Maximum concurrent sequences (default: from the plan)."),
-]
-Kv = Annotated[
-    str | None,
-    typer.Option(
-        help="Format of the KV cache: auto, fp16, turbo (= k4v3), k4v4, k8v3, spec or spec-srht."
-    ),
-]
-Budget = Annotated[
-    str | None,
-    typer.Option("--memory-budget", help="What all models together may hold: auto, 12GB, 70%."),
-]
-Dtype = Annotated[
-    str | None,
-    typer.Option(help="Activation dtype: float32, float16, bfloat16 (default: the model's)."),
-]
-GpuLayers = Annotated[
-    int | None,
-    typer.Option(
-        parser=layers,
-        metavar="N|auto|all",
-        help="First layers on the accelerator, rest on the CPU.",
-    ),
-]
-Stream = Annotated[
-    str | None,
-    typer.Option(
-        "--stream-experts", help="Read experts, or whole layers, from disk: auto, on, off."
-    ),
-]
-Slots = Annotated[
-    int | None,
-    typer.Option(
-        "--expert-slots", min=1, max=_MOST, help="Experts kept in memory per layer, streaming."
-    ),
-]
-TopK = Annotated[
-    int | None,
-    typer.Option(
-        "--top-k-experts", min=1, max=_MOST, help="Experts used per token, fewer than trained."
-    ),
-]
-NoCache = Annotated[
-    str | None,
-    typer.Option("--ssd-nocache", help="Bypass the page cache when streaming: auto, on, off."),
-]
-Prefetch = Annotated[
-    str | None, typer.Option("--ssd-prefetch", help="Read ahead of need: off, next-router.")
-]
-Draft = Annotated[
-    str | None,
-    typer.Option(
-        help="Speculative decoding: a model name, a folder's path, ngram or off.",
-        callback=draft_name,
-    ),
-]
-DraftTokens = Annotated[
-    int | None,
-    typer.Option(
-        "--draft-tokens", min=1, max=_MOST, help="Draft tokens per step (default: 4; 8 with ngram)."
-    ),
-]
-Chunk = Annotated[
-    int | None,
-    typer.Option(
-        "--prefill-chunk",
-        min=1,
-        max=_MOST,
-        help="Prefill chunk size in tokens (default: measured).",
-    ),
-]
-CpuWeights = Annotated[
-    str | None,
-    typer.Option(
-        "--cpu-weights",
-        help="Hold quantized weights as float32 on the CPU: auto, expand (always), keep (never).",
-    ),
-]
-
 
 def register(app: typer.Typer) -> None:
-    app.command()(load)
+    app.command()(takes_load_options(load))
     app.command()(unload)
     app.command()(pin)
     app.command()(unpin)
-    app.command()(plan)
+    app.command()(takes_load_options(plan, PLANNED))
     app.command()(mem)
 
 
 def load(
     model: Model,
-    context: Context = None,
-    parallel: Parallel = None,
-    kv: Kv = None,
-    memory_budget: Budget = None,
-    dtype: Dtype = None,
-    gpu_layers: GpuLayers = None,
-    stream_experts: Stream = None,
-    expert_slots: Slots = None,
-    top_k_experts: TopK = None,
-    ssd_nocache: NoCache = None,
-    ssd_prefetch: Prefetch = None,
-    draft: Draft = None,
-    draft_tokens: DraftTokens = None,
-    prefill_chunk: Chunk = None,
-    cpu_weights: CpuWeights = None,
-    keep_alive: Annotated[
-        str | None,
-        typer.Option("--keep-alive", help="Unload after this idle time: 10m, 2h, 0, never."),
-    ] = None,
+    options: m.LoadOptions,
     pin: Annotated[bool, typer.Option("--pin", help="Never unload it to make room.")] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Fetch a model that is not here.")
@@ -144,27 +39,9 @@ def load(
     """Load a model into memory and wait until it answers."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
-    from swiftlmctl.commands import durations, first_use
+    from swiftlmctl.commands import first_use
     from swiftlmctl.views import progress
 
-    options = m.LoadOptions(
-        context=context,
-        parallel=parallel,
-        kv=kv,
-        memory_budget=memory_budget,
-        dtype=dtype,
-        gpu_layers=gpu_layers,
-        stream_experts=stream_experts,
-        expert_slots=expert_slots,
-        top_k_experts=top_k_experts,
-        ssd_nocache=ssd_nocache,
-        ssd_prefetch=ssd_prefetch,
-        draft=draft,
-        draft_tokens=draft_tokens,
-        prefill_chunk=prefill_chunk,
-        cpu_weights=cpu_weights,
-        keep_alive_s=None if keep_alive is None else durations.keep_alive(keep_alive),
-    )
     request = m.LoadModelRequest(model=model, options=options, pin=pin, force=force)
 
     async def verb(daemon: client.Daemon) -> m.OperationEvent:
@@ -244,17 +121,7 @@ def _set_pinned(model: str, pinned: bool) -> None:
 
 def plan(
     model: Model,
-    context: Context = None,
-    parallel: Parallel = None,
-    kv: Kv = None,
-    memory_budget: Budget = None,
-    gpu_layers: GpuLayers = None,
-    stream_experts: Stream = None,
-    expert_slots: Slots = None,
-    top_k_experts: TopK = None,
-    draft: Draft = None,
-    prefill_chunk: Chunk = None,
-    cpu_weights: CpuWeights = None,
+    options: m.LoadOptions,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show every byte of it.")
     ] = False,
@@ -269,20 +136,6 @@ def plan(
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
     from swiftlmctl.views import plan_words, report_tables
-
-    options = m.LoadOptions(
-        context=context,
-        parallel=parallel,
-        kv=kv,
-        memory_budget=memory_budget,
-        gpu_layers=gpu_layers,
-        stream_experts=stream_experts,
-        expert_slots=expert_slots,
-        top_k_experts=top_k_experts,
-        draft=draft,
-        prefill_chunk=prefill_chunk,
-        cpu_weights=cpu_weights,
-    )
 
     async def verb(daemon: client.Daemon) -> m.PlanModelReply:
         return await daemon.admin.plan(m.PlanModelRequest(model=model, options=options))

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from swiftlm_proto.load_options import BY_NAME, Kind
+
 NEVER = float("inf")
 
 
@@ -91,6 +93,24 @@ def _option(
         frozen = types.MappingProxyType(dict(default))
         return field(default_factory=lambda: frozen, metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def _of_load(name: str, *, holds_models: bool = False) -> Any:
+    """An option of [engine] that a single load may set, too, as the table of those has it."""
+    option = BY_NAME[name]
+    if option.kind is Kind.COUNT:
+        help = f"{option.help}; 0 = {option.zero}."
+        return _option(Form.INTEGER, 0, help, maximum=option.maximum)
+    if option.kind is Kind.SIZE:
+        return _option(Form.SIZE, "auto", option.help + ".", minimum=1)
+    if option.kind is Kind.LAYERS:
+        pattern, takes = "all|auto|[0-9]{1,6}", "all, auto or a number of layers"
+        help = f"{option.help}: all, auto or a number."
+        return _option(Form.TEXT, "all", help, pattern=pattern, takes=takes)
+    default = option.default or next(iter(option.choices), "")
+    return _option(
+        Form.TEXT, default, option.help + ".", choices=option.choices, holds_models=holds_models
+    )
 
 
 _TEXT, _INTEGER, _NUMBER, _SWITCH = Form.TEXT, Form.INTEGER, Form.NUMBER, Form.SWITCH
@@ -218,35 +238,12 @@ class Settings:
         _DURATION, 1800.0, "A load that took longer is given up.", minimum=1
     )
 
-    engine_context: int = _option(_INTEGER, 0, "Tokens of context; 0 = what the plan allows.")
-    engine_parallel: int = _option(
-        _INTEGER, 0, "Sequences decoded together; 0 = what the plan allows.", maximum=1024
-    )
-    engine_kv: str = _option(
-        _TEXT,
-        "auto",
-        "Format of the KV cache.",
-        choices=("auto", "fp16", "turbo", "k4v3", "spec", "spec-srht", "k8v3", "k4v4"),
-    )
-    engine_dtype: str = _option(
-        _TEXT,
-        "",
-        "Activation dtype; empty = the model's own.",
-        choices=("", "float32", "float16", "bfloat16"),
-    )
-    engine_cpu_weights: str = _option(
-        _TEXT,
-        "auto",
-        "On the CPU, hold quantized weights as float32, which is faster: where it takes at most a "
-        "quarter of the budget (auto), always (expand), never (keep).",
-        choices=("auto", "expand", "keep"),
-    )
-    engine_memory_budget: str = _option(
-        _SIZE,
-        "auto",
-        "Memory that all models together may hold; auto and off = as the machine allows.",
-        minimum=1,
-    )
+    engine_context: int = _of_load("context")
+    engine_parallel: int = _of_load("parallel")
+    engine_kv: str = _of_load("kv")
+    engine_dtype: str = _of_load("dtype")
+    engine_cpu_weights: str = _of_load("cpu_weights")
+    engine_memory_budget: str = _of_load("memory_budget")
     engine_buffer_cache: str = _option(_SIZE, "auto", "Free buffers that MLX may keep.")
     engine_wire: str = _option(
         _TEXT, "auto", "Keep weights from being paged out (Metal).", choices=("auto", "off")
@@ -255,48 +252,21 @@ class Settings:
     engine_prefix_disk: str = _option(
         _SIZE, "auto", "Disk for KV kept across restarts; auto = 20GB, a share is one of 100 GB."
     )
-    engine_prefill_chunk: int = _option(_INTEGER, 0, "Tokens of prefill in one step; 0 = measured.")
+    engine_prefill_chunk: int = _of_load("prefill_chunk")
     engine_prefill_slice_ms: int = _option(
         _INTEGER, 0, "Longest wait of a decoding sequence for a prefill; 0 = 250."
     )
     engine_max_queue: int = _option(
         _INTEGER, 0, "Requests that may wait for a slot; 0 = 64.", maximum=100_000
     )
-    engine_gpu_layers: str = _option(
-        _TEXT,
-        "all",
-        "Layers on the accelerator: all, auto or a number.",
-        pattern="all|auto|[0-9]{1,6}",
-        takes="all, auto or a number of layers",
-    )
-    engine_stream_experts: str = _option(
-        _TEXT, "auto", "Read experts from disk as needed.", choices=("auto", "on", "off")
-    )
-    engine_expert_slots: int = _option(_INTEGER, 0, "Experts kept per layer; 0 = from the plan.")
-    engine_top_k_experts: int = _option(
-        _INTEGER, 0, "Experts used per token; 0 = the model's own number."
-    )
-    engine_ssd_nocache: str = _option(
-        _TEXT,
-        "auto",
-        "Bypass the page cache when streaming experts.",
-        choices=("auto", "on", "off"),
-    )
-    engine_ssd_prefetch: str = _option(
-        _TEXT,
-        "off",
-        "Read the experts that the next layer's router would choose.",
-        choices=("off", "next-router"),
-    )
-    engine_draft: str = _option(
-        _TEXT,
-        "",
-        "Draft model for speculative decoding (a name or a folder), `ngram`, or empty for none.",
-        holds_models=True,
-    )
-    engine_draft_tokens: int = _option(
-        _INTEGER, 0, "Tokens drafted ahead; 0 = 4, with `ngram` 8.", maximum=64
-    )
+    engine_gpu_layers: str = _of_load("gpu_layers")
+    engine_stream_experts: str = _of_load("stream_experts")
+    engine_expert_slots: int = _of_load("expert_slots")
+    engine_top_k_experts: int = _of_load("top_k_experts")
+    engine_ssd_nocache: str = _of_load("ssd_nocache")
+    engine_ssd_prefetch: str = _of_load("ssd_prefetch")
+    engine_draft: str = _of_load("draft", holds_models=True)
+    engine_draft_tokens: int = _of_load("draft_tokens")
     engine_template_kwargs: Mapping[str, str] = _option(
         _TABLE, {}, "Values (JSON) handed to every chat template."
     )

@@ -105,12 +105,16 @@ def expected(option: Option) -> str:
             f'seconds, or "{option.minimum or 1:g}s", from {option.minimum:g} to {option.maximum:g}'
         )
     if option.form in (Form.INTEGER, Form.NUMBER) and option.maximum < 2**62:
-        return f"{option.form.value} from {option.minimum:g} to {option.maximum:g}"
+        return f"{option.form.value} from {_plain(option.minimum)} to {_plain(option.maximum)}"
     if option.form is Form.SIZE and option.minimum > 0:
         return f"{option.form.value}, more than 0"
     if option.form in (Form.INTEGER, Form.NUMBER, Form.DURATION) and option.minimum > 0:
         return f"{option.form.value}, at least {option.minimum:g}"
     return option.form.value
+
+
+def _plain(number: float) -> str:
+    return f"{int(number)}" if number == int(number) else f"{number:g}"
 
 
 def size_bytes(text: str, whole: int) -> int | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import betterproto2
 
@@ -42,42 +44,28 @@ _TOOL_CHOICES = {
     m.ToolChoice.NAMED: ToolChoice.NAMED,
 }
 
+_SAME = tuple(
+    one.name
+    for one in dataclasses.fields(EngineOptions)
+    if one.name in m.LoadRequest.__dataclass_fields__
+    and one.name not in ("prefix_cache_dir", "gpu_layers", "template_kwargs")
+)
+
 
 def options(request: m.LoadRequest) -> EngineOptions:
+    """Fields of one name and type are the same; the others are said here."""
+    same: dict[str, Any] = {name: getattr(request, name) for name in _SAME}
     return EngineOptions(
-        model=request.model,
+        **same,
         folder=Path(request.path),
-        context=request.context,
-        parallel=request.parallel,
-        prefill_chunk=request.prefill_chunk,
-        max_queue=request.max_queue,
         slice_ms=request.prefill_slice_ms,
-        kv=request.kv,
-        kv_auto=request.kv_auto,
-        dtype=request.dtype,
-        prefix_cache_bytes=request.prefix_cache_bytes,
         prefix_cache_dir=Path(request.prefix_cache_dir) if request.prefix_cache_dir else None,
-        prefix_cache_dir_bytes=request.prefix_cache_dir_bytes,
-        memory_limit_bytes=request.memory_limit_bytes,
-        buffer_cache_bytes=request.buffer_cache_bytes,
-        wired_bytes=request.wired_bytes,
-        kv_budget_bytes=request.kv_budget_bytes,
-        draft=request.draft,
-        draft_tokens=request.draft_tokens,
         gpu_layers=None if request.gpu_layers == ALL_LAYERS else request.gpu_layers,
-        stream_experts=request.stream_experts,
-        expert_slots=request.expert_slots,
-        top_k_experts=request.top_k_experts,
-        resident_bytes=request.resident_bytes,
-        ssd_nocache=request.ssd_nocache,
-        ssd_prefetch=request.ssd_prefetch,
-        ssd_threads=request.ssd_threads,
         template_kwargs=_json_values(request.template_kwargs, "template_kwargs"),
         records_dir=Path(request.config_dir) if request.config_dir else None,
         expand=ExpandOptions(
             request.expand_head, request.expand_attention_layers, request.expand_mlp_layers
         ),
-        force=request.force,
     )
 
 
