@@ -17,12 +17,18 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: test setup lint types unit integration e2e clients test-kernels bench bench-peers bench-kv \
 	bench-stream fits pictures soak proto lock clean
 
-# Types are checked meanwhile, and shown at the end.
+# Types are checked meanwhile, and shown at the end. On a busy machine four workers make some waits
+# of the tests too short: the few that fail run again alone, and both outcomes are shown.
 test: setup lint
 	@mkdir -p .cache
 	@$(VENV)/bin/mypy >.cache/types.log 2>&1 & types=$$!; \
 	$(FAST) $(PYTHON) -m pytest -m "$(QUICK)" $(WORKERS) --durations=15 tests; tests=$$?; \
-	wait $$types; types=$$?; cat .cache/types.log; exit $$((tests + types))
+	wait $$types; types=$$?; cat .cache/types.log; \
+	if [ $$tests = 1 ]; then \
+	  echo "Again, alone, what failed:"; \
+	  $(FAST) $(PYTHON) -m pytest -m "$(QUICK)" --last-failed --maxfail=3 tests; tests=$$?; \
+	fi; \
+	exit $$((tests + types))
 
 setup: $(VENV)/.ready
 
