@@ -45,8 +45,7 @@ class Served:
 
     @property
     def counters(self) -> dict[str, Any]:
-        text = self.status["stats"].get("stream_counters", "")
-        found: dict[str, Any] = json.loads(text) if text else {}
+        found: dict[str, Any] = self.status["stats"].get("stream") or {}
         return found
 
 

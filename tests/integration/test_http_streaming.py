@@ -25,8 +25,8 @@ def backend(**changes: object) -> ScriptedBackend:
     scripted = ScriptedBackend()
     for model in scripted.models:
         if model.model == MODEL:
-            text = json.dumps(COUNTERS | changes)
-            model.stats = m.EngineStats(stream_counters=text)
+            found = m.StreamCounters.from_dict(COUNTERS | changes)
+            model.stats = m.EngineStats(stream=found)
     return scripted
 
 

@@ -4,7 +4,6 @@ the next request is answered as if nothing had happened."""
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from pathlib import Path
 
@@ -72,9 +71,9 @@ async def test_a_failed_read_ends_one_request_and_the_next_is_right(engine, faul
     assert (again, finished.reason) == (sound, m.FinishedReason.LENGTH)
     assert engine.process.poll() is None
     stats = await engine.stub.stats(m.StatsRequest())
-    counters = json.loads(stats.stream_counters)
-    assert counters["read_errors"] == 6
-    assert counters["problems"] == []
+    counters = stats.stream
+    assert counters.read_errors == 6
+    assert counters.problems == []
 
 
 async def test_a_replaced_file_changes_no_answer_and_a_truncated_one_ends_the_engine(
@@ -133,6 +132,6 @@ async def test_slots_of_a_running_engine_become_fewer_when_asked_and_the_text_st
     for slots in (EXPERTS - 1, TOP_K):
         await engine.stub.cache(m.CacheRequest(expert_slots=slots))
         stats = await engine.stub.stats(m.StatsRequest())
-        assert json.loads(stats.stream_counters)["slots"] == slots
+        assert stats.stream.slots == slots
         again, _ = await engine.ask(ask("once upon a time", f"with {slots}"))
         assert again == sound

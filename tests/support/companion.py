@@ -33,7 +33,7 @@ class Machine(FakeAdmin):
     def __init__(self) -> None:
         super().__init__()
         stats = m.EngineStats(running=1, decode_tokens_per_s=61.5, prefix_cache_hits=7)
-        stats.stream_counters = json.dumps({"bytes": 4 * GB, "hits": 90, "misses": 10})
+        stats.stream = m.StreamCounters(bytes=4 * GB, hits=90, misses=10)
         self.cached = m.ModelStatus(
             "qwen3-14b",
             m.ModelStatusState.CACHED,

@@ -109,7 +109,7 @@ class FakeEngine(m.EngineBase):
         return m.EmbedReply(fault=fault)
 
     async def cache(self, message: m.CacheRequest) -> m.CacheReply:
-        return m.CacheReply(stats=json.dumps({"cleared": message.clear}))
+        return m.CacheReply(stats=m.PrefixStats(num_entries=0 if message.clear else 1))
 
     async def shutdown(self, message: m.EngineShutdownRequest) -> m.EngineShutdownReply:
         if not self._script.ignore_shutdown:

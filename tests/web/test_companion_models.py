@@ -123,7 +123,7 @@ async def test_samples_thin_out_and_counters_become_rates(page, admin):
         answer = await page.evaluate("""async () => {
             const { sampleOf, thinned } = await import("/web/samples.js");
             const status = (bytes, hits, misses) => ({ models: [{ stats: {
-              stream_counters: JSON.stringify({ bytes, hits, misses }) } }] });
+              stream: { bytes, hits, misses } } }] });
             const first = sampleOf(status(1e9, 10, 10), undefined, 100);
             const second = sampleOf(status(5e9, 19, 11), first, 102);
             const all = Array.from({ length: 2000 }, (_, i) => ({ at: 2 * i }));

@@ -95,7 +95,7 @@ class Session:
             stats.peak_bytes,
             status.footprint_bytes,
             stats.kv_bytes,
-            json.loads(stats.stream_counters or "{}").get("bytes", 0),
+            stats.stream.bytes if stats.stream else 0,
         )
 
     def count_tokens(self, text: str) -> int:

@@ -32,9 +32,9 @@ def stats(model: EveryModel = "", json: Json = False) -> None:
         output.show_json(found)
     elif not found:
         output.say("no model is loaded")
-    for name, text in found.items() if not json else ():
+    for name, stats in found.items() if not json else ():
         output.say(name)
-        report_tables.show(jsonlib.dumps(output.plain(text)))
+        report_tables.show(jsonlib.dumps(output.plain(stats)))
 
 
 def clear(model: EveryModel = "", json: Json = False) -> None:
@@ -48,7 +48,8 @@ def clear(model: EveryModel = "", json: Json = False) -> None:
         output.say(f"cleared: {', '.join(found) or 'nothing was kept'}")
 
 
-def _control(model: str, *, clear: bool) -> dict[str, str]:
+def _control(model: str, *, clear: bool) -> dict[str, object]:
+    """By model: its books, or what was deleted on disk of one that is not loaded."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client
 
@@ -57,4 +58,5 @@ def _control(model: str, *, clear: bool) -> dict[str, str]:
 
     reply = client.call(verb)
     client.check(reply.fault)
-    return dict(reply.stats)
+    deleted = {name: {"deleted_bytes": size} for name, size in reply.deleted_bytes.items()}
+    return {**reply.stats, **deleted}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any  # Any: JSON values
+from typing import TYPE_CHECKING  # Any: JSON values
 
 from swiftlmctl import output
 from swiftlmctl.output import Table, duration_text, size_text
@@ -158,7 +158,7 @@ def _notes(model: m.ModelStatus) -> str:
     notes = [model.error] if model.error else []
     notes += [model.quantization] if model.quantization else []
     notes += _kv_words(model)
-    notes += [_streams(model)] if _counters(model) else []
+    notes += [_streams(found)] if (found := _counters(model)) else []
     split = json.loads(model.plan or "{}").get("gpu_layers")
     notes += [] if split is None else [f"{split} layers on the accelerator, rest on the CPU"]
     notes += ["pinned"] if model.pinned else []
@@ -168,20 +168,16 @@ def _notes(model: m.ModelStatus) -> str:
     return ", ".join(notes)
 
 
-def _counters(model: m.ModelStatus) -> dict[str, Any]:
-    """What its engine read from disk; empty where nothing is streamed."""
-    text = model.stats.stream_counters if model.stats else ""
-    found: dict[str, Any] = json.loads(text) if text else {}
-    return found
+def _counters(model: m.ModelStatus) -> m.StreamCounters | None:
+    """What its engine read from disk; None where nothing is streamed."""
+    return model.stats.stream if model.stats else None
 
 
-def _streams(model: m.ModelStatus) -> str:
-    found = _counters(model)
-    if found.get("mode") == "layers":
-        total = found["streamed_layers"] + found["resident_layers"]
-        return f"{found['streamed_layers']} of {total} layers from disk"
-    words = f"{found['slots']} of {found['num_experts']} experts in memory"
-    whole = found.get("resident_layers", 0)
+def _streams(found: m.StreamCounters) -> str:
+    whole = found.resident_layers
+    if found.mode == "layers":
+        return f"{found.streamed_layers} of {found.streamed_layers + whole} layers from disk"
+    words = f"{found.slots} of {found.num_experts} experts in memory"
     return f"{words}, {whole} layers whole" if whole else words
 
 
@@ -198,16 +194,16 @@ def _disk_line(model: m.ModelStatus) -> str:
     if not found:
         return ""
     words = [
-        f"{found['reads']} reads, {size_text(found['bytes'])} at {found['gb_per_s']:.2f} GB/s",
-        f"{found['hit_rate']:.0%} hits, {found['evictions']} evictions",
+        f"{found.reads} reads, {size_text(found.bytes)} at {found.gb_per_s:.2f} GB/s",
+        f"{found.hit_rate:.0%} hits, {found.evictions} evictions",
     ]
-    if found["syncs"]:
-        words.append(f"{found['sync_s'] / found['syncs'] * 1e3:.2f} ms per wait")
-    if found["prefetched"]:
-        words.append(f"{found['prefetch_used']} of {found['prefetched']} prefetched used")
-    if found["read_errors"]:
-        words.append(f"{found['read_errors']} reads failed")
-    words += [f"degraded: {problem}" for problem in found["problems"]]
+    if found.syncs:
+        words.append(f"{found.sync_s / found.syncs * 1e3:.2f} ms per wait")
+    if found.prefetched:
+        words.append(f"{found.prefetch_used} of {found.prefetched} prefetched used")
+    if found.read_errors:
+        words.append(f"{found.read_errors} reads failed")
+    words += [f"degraded: {problem}" for problem in found.problems]
     return f"disk     {model.model}: {', '.join(words)}"
 
 

@@ -337,7 +337,8 @@ class AdminService(m.AdminBase):
         return m.DoctorReply(checks=await self._doctor.examine())
 
     async def cache_control(self, message: m.CacheControlRequest) -> m.CacheControlReply:
-        stats: dict[str, str] = {}
+        stats: dict[str, m.PrefixStats] = {}
+        deleted: dict[str, int] = {}
         try:
             wanted = await self._named(message.model) if message.model else ""
         except ServiceError as error:
@@ -348,15 +349,15 @@ class AdminService(m.AdminBase):
                 try:
                     request = m.CacheRequest(clear=message.clear)
                     reply = await resident.engine.client.cache(request)
-                    stats[resident.name] = reply.stats
+                    stats[resident.name] = reply.stats or m.PrefixStats()
                 except ServiceError as error:  # the others, and the disk, are cleared all the same
                     fault = error.to_fault()
         if message.clear:
             names = {wanted, message.model} - stats.keys()  # a model that is gone has its own
-            stats |= await self._delete_prefixes(names if message.model else None)
-        return m.CacheControlReply(stats=stats, fault=fault)
+            deleted = await self._delete_prefixes(names if message.model else None)
+        return m.CacheControlReply(stats=stats, deleted_bytes=deleted, fault=fault)
 
-    async def _delete_prefixes(self, models: set[str] | None) -> dict[str, str]:
+    async def _delete_prefixes(self, models: set[str] | None) -> dict[str, int]:
         """On disk, of models that are not loaded; None: of all."""
 
         def delete() -> dict[str, int]:
@@ -365,8 +366,7 @@ class AdminService(m.AdminBase):
             return {model: self._prefixes.delete(model) for model in sorted(models)}
 
         freed = await asyncio.to_thread(delete)
-        found = {name: nbytes for name, nbytes in freed.items() if nbytes}
-        return {name: json.dumps({"deleted_bytes": nbytes}) for name, nbytes in found.items()}
+        return {name: nbytes for name, nbytes in freed.items() if nbytes}
 
     async def requests(self, message: m.RequestsRequest) -> m.RequestsReply:
         return m.RequestsReply(requests=self._service.requests.listed())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any  # JSON values
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -45,21 +44,20 @@ _SHOWN = (
 )  # fmt: skip
 
 
-def counters(model: m.ModelStatus) -> Mapping[str, Any]:
-    """Empty where nothing is streamed."""
-    text = model.stats.stream_counters if model.stats else ""
-    found: Mapping[str, Any] = json.loads(text) if text else {}
-    return found
+def counters(model: m.ModelStatus) -> m.StreamCounters | None:
+    """None where nothing is streamed."""
+    return model.stats.stream if model.stats else None
 
 
 def degraded(model: m.ModelStatus) -> bool:
-    return bool(counters(model).get("degraded"))
+    found = counters(model)
+    return found is not None and found.degraded
 
 
 def summary(model: m.ModelStatus) -> dict[str, Any] | None:
     """For `/health`: without the rows of layers."""
     found = counters(model)
-    return {name: found[name] for name in _SHOWN if name in found} or None
+    return None if found is None else {name: getattr(found, name) for name in _SHOWN}
 
 
 def collect(models: Iterable[m.ModelStatus]) -> Iterable[Metric]:
@@ -67,20 +65,16 @@ def collect(models: Iterable[m.ModelStatus]) -> Iterable[Metric]:
     for metric, name, text in _COUNTERS:
         counter = CounterMetricFamily(f"swiftlm_stream_{metric}", text, labels=["model"])
         for model, found in rows:
-            counter.add_metric([model], _value(found, name))
+            counter.add_metric([model], float(getattr(found, name)))
         yield counter
     for metric, name, text in _GAUGES:
         gauge = GaugeMetricFamily(f"swiftlm_stream_{metric}", text, labels=["model"])
         for model, found in rows:
-            gauge.add_metric([model], _value(found, name))
+            gauge.add_metric([model], float(getattr(found, name)))
         yield gauge
     for name, text in _LAYER_COUNTERS:
         counter = CounterMetricFamily(f"swiftlm_stream_{name}", text, labels=["model", "layer"])
         for model, found in rows:
-            for layer, counts in found.get("layers", {}).items():
-                counter.add_metric([model, layer], counts[name])
+            for layer, counts in found.layers.items():
+                counter.add_metric([model, layer], getattr(counts, name))
         yield counter
-
-
-def _value(found: Mapping[str, Any], name: str) -> float:
-    return float(found.get(name, 0))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Mapping
 from typing import Any  # JSON values
 
 from swiftlm_engine.brain.ledger import EntryKind
@@ -53,7 +54,7 @@ def _model(resident: Resident, ratios: RatioStore) -> dict[str, Any]:
         "model": resident.name,
         "state": (resident.state.value.name or "").lower(),
         "priced_bytes": resident.priced_bytes,
-        "terms": _held(resident.plan, stats.extra if stats else ""),
+        "terms": _held(resident.plan, stats.measured if stats else {}),
     }
     if stats is not None:
         ratio = ratios.get(ratio_key(resident)) if resident.engine else None
@@ -67,12 +68,11 @@ def _model(resident: Resident, ratios: RatioStore) -> dict[str, Any]:
     return report
 
 
-def _held(plan: str, extra: str) -> list[dict[str, Any]]:
+def _held(plan: str, measured: Mapping[str, int]) -> list[dict[str, Any]]:
     """Every kind of the ledger: what it is priced at, beside what the engine says it holds."""
     priced: dict[str, int] = {}
     for term in _terms(plan):
         priced[term["kind"]] = priced.get(term["kind"], 0) + term["bytes"]
-    measured: dict[str, int] = json.loads(extra).get("measured", {}) if extra else {}
     return [
         {
             "kind": kind.value,

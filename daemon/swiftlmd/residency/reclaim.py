@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 
 from swiftlm_engine.brain.plan import knee
@@ -71,10 +70,10 @@ class EngineReclaimer:
             await self._take_slots(engine, gently=action is Action.TRIM_SLOTS)
 
     async def _halve_prefix(self, engine: Engine) -> None:
-        stats = json.loads((await engine.client.cache(m.CacheRequest())).stats or "{}")
-        limit = int(stats.get("budget_bytes") or 0)
-        if not limit:
+        stats = (await engine.client.cache(m.CacheRequest())).stats
+        if stats is None or not stats.budget_bytes:
             return
+        limit = stats.budget_bytes
         full = self._shrunk.setdefault(engine.pid, m.CacheRequest())
         full.resize_bytes = full.resize_bytes or limit
         await engine.client.cache(m.CacheRequest(resize_bytes=limit // 2))
@@ -82,11 +81,10 @@ class EngineReclaimer:
     async def _take_slots(self, engine: Engine, *, gently: bool) -> None:
         """Between two steps; the engine keeps at least what one token needs, and `gently` half of
         the slots up to which the hit curve is steep."""
-        stream = json.loads(engine.stats.stream_counters or "{}")
-        slots = int(stream.get("slots") or 0)
-        least = int(stream.get("experts_per_token") or 0)
+        stream = engine.stats.stream or m.StreamCounters()
+        slots, least = stream.slots, stream.experts_per_token
         if gently:
-            least = max(least, knee(int(stream.get("num_experts") or 2 * slots)) // 2)
+            least = max(least, knee(stream.num_experts or 2 * slots) // 2)
         fewer = max(int(slots * _SLOTS_KEPT), least)
         if not 0 < fewer < slots:
             return

@@ -9,7 +9,7 @@ const KEY = "samples";
 const sum = (models, name) => models.reduce((total, model) => total + (model.stats?.[name] || 0), 0);
 
 function streamed(models) {
-  const found = models.map((model) => model.stats?.stream_counters).filter(Boolean).map(JSON.parse);
+  const found = models.map((model) => model.stats?.stream).filter(Boolean);
   const of = (name) => found.reduce((total, one) => total + (one[name] || 0), 0);
   return { streams: found.length > 0, ssd_bytes: of("bytes"), ssd_hits: of("hits"), ssd_misses: of("misses") };
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import mlx.core as mx
 
 from swiftlm_engine.brain.ledger import EntryKind
@@ -13,8 +11,8 @@ from swiftlm_engine.session.session import Session
 from swiftlm_engine.streaming.report import StreamMode
 
 
-def holdings(session: Session) -> str:
-    """JSON, {"measured": {kind: bytes}}. On the MLX thread."""
+def holdings(session: Session) -> dict[EntryKind, int]:
+    """Bytes held of each kind of the ledger. On the MLX thread."""
     active, pool, footprint = mx.get_active_memory(), mx.get_cache_memory(), footprint_bytes()
     experts = _expert_bytes(session)
     ssd = session.prefix.stats().ssd
@@ -37,7 +35,7 @@ def holdings(session: Session) -> str:
         measured[EntryKind.IMAGES] = images.nbytes
     if not experts:
         del measured[EntryKind.EXPERTS]
-    return json.dumps({"measured": {kind.value: size for kind, size in measured.items()}})
+    return measured
 
 
 def _expert_bytes(session: Session) -> int:

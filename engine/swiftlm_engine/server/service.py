@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import json
 import logging
 import os
 import threading
@@ -24,6 +22,7 @@ from swiftlm_engine.expansion.weights import ExpandedWeights
 from swiftlm_engine.isolation.work import Cancelled, Work, doing
 from swiftlm_engine.load.device import NoDevice
 from swiftlm_engine.messages import EndReason, EngineFault, Event, FaultKind, Finished, GenerateJob
+from swiftlm_engine.prefix.cache import PrefixStats
 from swiftlm_engine.prompt.prepare import ImageReading, Images, Prepared
 from swiftlm_engine.run.event_bridge import LoopThread
 from swiftlm_engine.run.malloc_trim import trim
@@ -336,7 +335,7 @@ class EngineService(m.EngineBase):
         session = self._ready()
         prefix = session.prefix
 
-        def act() -> str:
+        def act() -> PrefixStats:
             if message.clear:
                 prefix.clear()
             if message.expert_slots is not None and session.streaming is not None:
@@ -348,9 +347,10 @@ class EngineService(m.EngineBase):
             if message.resize_bytes is not None:
                 prefix.resize(message.resize_bytes)
             trim()  # whoever asks for less wants it back
-            return json.dumps(dataclasses.asdict(prefix.stats()))
+            return prefix.stats()
 
-        return m.CacheReply(stats=await asyncio.wrap_future(self._mlx.call(act)))
+        stats = await asyncio.wrap_future(self._mlx.call(act))
+        return m.CacheReply(stats=wire.prefix_stats(stats))
 
     async def calibrate(self, message: m.CalibrationRun) -> AsyncIterator[m.CalibrationEvent]:
         try:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import time
 
 import mlx.core as mx
 
 from swiftlm_engine.isolation.footprint import footprint_bytes
 from swiftlm_engine.run.mlx_thread import MlxThread
+from swiftlm_engine.server import wire
 from swiftlm_engine.server.memory import holdings
 from swiftlm_engine.session.session import Session
 from swiftlm_proto import messages as m
@@ -66,6 +66,6 @@ class StatsReader:
             prefix_cache_hits=cache.num_hits,
             prefix_cache_misses=cache.num_misses,
             weights_note=expanded.note if expanded else "",
-            extra=holdings(self._session),
-            stream_counters=json.dumps(streaming.to_json()) if streaming else "",
+            measured={kind.value: size for kind, size in holdings(self._session).items()},
+            stream=wire.stream_counters(streaming.to_json()) if streaming else None,
         )

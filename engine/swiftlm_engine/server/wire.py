@@ -31,6 +31,7 @@ from swiftlm_engine.messages import (
     Started,
     ToolChoice,
 )
+from swiftlm_engine.prefix.cache import PrefixStats
 from swiftlm_engine.sampling.settings import SamplingSettings
 from swiftlm_engine.session.session import LoadedModelInfo
 from swiftlm_engine.text.chat import Chat, ImagePart, Message, Part, TextPart, ToolCall, ToolSpec
@@ -362,3 +363,18 @@ def _finished(news: Finished) -> m.Finished:
         fault=None if news.fault is None else fault(news.fault),
         stop_sequence=news.stop_sequence,
     )
+
+
+def stream_counters(found: Mapping[str, Any]) -> m.StreamCounters:
+    layers = {path: m.LayerCounters(**counts) for path, counts in found["layers"].items()}
+    return m.StreamCounters(**{**found, "layers": layers})
+
+
+def prefix_stats(stats: PrefixStats) -> m.PrefixStats:
+    found = dataclasses.asdict(stats)
+    if stats.ssd is not None:
+        deleted = [
+            m.PrefixDeleted(one.name, one.nbytes, list(one.changed)) for one in stats.ssd.deleted
+        ]
+        found["ssd"] = m.PrefixDiskStats(**{**found["ssd"], "deleted": deleted})
+    return m.PrefixStats(**found)

@@ -160,8 +160,8 @@ async def test_on_a_card_with_memory_of_its_own_weights_are_added_to_the_process
 
 async def test_the_memory_report_shows_price_beside_measure(tmp_path: Path) -> None:
     clock = FakeClock()
-    held = json.dumps({"measured": {"weights": 880, "kv": 0, "scratch": 40}})
-    model = await resident(clock, m.EngineStats(footprint_bytes=1600, extra=held))
+    held = {"weights": 880, "kv": 0, "scratch": 40}
+    model = await resident(clock, m.EngineStats(footprint_bytes=1600, measured=held))
     ratios = RatioStore(tmp_path / "ratios.json")
     ratios.record("a:", 1000, 1100, 1e9)
 

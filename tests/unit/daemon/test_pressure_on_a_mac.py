@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -43,13 +42,11 @@ class Streamed:
         if request.expert_slots is not None:
             self.cuts += request.expert_slots < self.slots
             self.slots = request.expert_slots
-        return m.CacheReply(stats=json.dumps({"budget_bytes": self.prefix_bytes}))
+        return m.CacheReply(stats=m.PrefixStats(budget_bytes=self.prefix_bytes))
 
     @property
-    def counters(self) -> str:
-        return json.dumps(
-            {"slots": self.slots, "experts_per_token": PER_TOKEN, "num_experts": EXPERTS}
-        )
+    def counters(self) -> m.StreamCounters:
+        return m.StreamCounters(slots=self.slots, experts_per_token=PER_TOKEN, num_experts=EXPERTS)
 
 
 @dataclass
@@ -73,7 +70,7 @@ class Afternoon:
         self.reclaimer = EngineReclaimer(SimpleNamespace(residents=[resident]))  # type: ignore[arg-type]
 
     async def second(self, pressure: Pressure, swapped_out: int = 0) -> None:
-        self.loaded.stats = m.EngineStats(stream_counters=self.engine.counters)
+        self.loaded.stats = m.EngineStats(stream=self.engine.counters)
         reading = Reading(
             RAM, 4 * GB, self.engine.footprint, pressure, swapped_out_bytes=swapped_out
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -36,7 +35,7 @@ class Caches:
             self.expanded.append(request.expanded)
         if request.expert_slots is not None:
             self.slots.append(request.expert_slots)
-        return m.CacheReply(stats=json.dumps({"budget_bytes": self.budget_bytes}))
+        return m.CacheReply(stats=m.PrefixStats(budget_bytes=self.budget_bytes))
 
 
 class World:
@@ -63,7 +62,7 @@ class World:
         engine = self.residents[0].engine
         assert engine is not None
         engine.stats = m.EngineStats(
-            stream_counters=json.dumps({"slots": slots, "experts_per_token": experts_per_token})
+            stream=m.StreamCounters(slots=slots, experts_per_token=experts_per_token)
         )
 
 

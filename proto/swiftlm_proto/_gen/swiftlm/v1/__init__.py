@@ -74,6 +74,7 @@ __all__ = (
     "Image",
     "ImportModelRequest",
     "Infill",
+    "LayerCounters",
     "LinkMeasure",
     "ListHostsReply",
     "ListHostsRequest",
@@ -108,6 +109,9 @@ __all__ = (
     "PlanGroupRequest",
     "PlanModelReply",
     "PlanModelRequest",
+    "PrefixDeleted",
+    "PrefixDiskStats",
+    "PrefixStats",
     "Progress",
     "Protocol",
     "PullGroupRequest",
@@ -136,6 +140,7 @@ __all__ = (
     "StepEvents",
     "StoreBase",
     "StoreStub",
+    "StreamCounters",
     "Timings",
     "TokenIds",
     "TokenLogprob",
@@ -440,10 +445,20 @@ default_message_pool.register_message("swiftlm.v1", "AdminGenerateRequest", Admi
 
 @dataclass(eq=False, repr=False)
 class CacheControlReply(betterproto2.Message):
-    stats: "dict[str, str]" = betterproto2.field(
-        1,
+    """
+    By model: the books of those that are loaded, the bytes deleted on disk of the others.
+    """
+
+    stats: "dict[str, PrefixStats]" = betterproto2.field(
+        3,
         betterproto2.TYPE_MAP,
-        map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING),
+        map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE),
+    )
+
+    deleted_bytes: "dict[str, int]" = betterproto2.field(
+        4,
+        betterproto2.TYPE_MAP,
+        map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_UINT64),
     )
 
     fault: "Fault | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -464,7 +479,7 @@ default_message_pool.register_message("swiftlm.v1", "CacheControlRequest", Cache
 
 @dataclass(eq=False, repr=False)
 class CacheReply(betterproto2.Message):
-    stats: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    stats: "PrefixStats | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
 
 
 default_message_pool.register_message("swiftlm.v1", "CacheReply", CacheReply)
@@ -1093,19 +1108,9 @@ class EngineStats(betterproto2.Message):
 
     steps: "int" = betterproto2.field(18, betterproto2.TYPE_UINT64)
 
-    extra: "str" = betterproto2.field(20, betterproto2.TYPE_STRING)
-    """
-    JSON: {"measured": {kind of the ledger: bytes}}
-    """
-
     aborted: "int" = betterproto2.field(22, betterproto2.TYPE_UINT64)
 
     failed: "int" = betterproto2.field(23, betterproto2.TYPE_UINT64)
-
-    stream_counters: "str" = betterproto2.field(24, betterproto2.TYPE_STRING)
-    """
-    JSON
-    """
 
     kv_tokens: "int" = betterproto2.field(25, betterproto2.TYPE_UINT64)
     """
@@ -1120,6 +1125,22 @@ class EngineStats(betterproto2.Message):
     weights_note: "str" = betterproto2.field(27, betterproto2.TYPE_STRING)
     """
     as LoadedModel's, as it is now
+    """
+
+    measured: "dict[str, int]" = betterproto2.field(
+        28,
+        betterproto2.TYPE_MAP,
+        map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_UINT64),
+    )
+    """
+    kind of the ledger -> bytes held
+    """
+
+    stream: "StreamCounters | None" = betterproto2.field(
+        29, betterproto2.TYPE_MESSAGE, optional=True
+    )
+    """
+    absent where nothing is streamed
     """
 
 
@@ -1372,6 +1393,18 @@ class Infill(betterproto2.Message):
 
 
 default_message_pool.register_message("swiftlm.v1", "Infill", Infill)
+
+
+@dataclass(eq=False, repr=False)
+class LayerCounters(betterproto2.Message):
+    hits: "int" = betterproto2.field(1, betterproto2.TYPE_UINT64)
+
+    misses: "int" = betterproto2.field(2, betterproto2.TYPE_UINT64)
+
+    evictions: "int" = betterproto2.field(3, betterproto2.TYPE_UINT64)
+
+
+default_message_pool.register_message("swiftlm.v1", "LayerCounters", LayerCounters)
 
 
 @dataclass(eq=False, repr=False)
@@ -2225,6 +2258,111 @@ default_message_pool.register_message("swiftlm.v1", "PlanModelRequest", PlanMode
 
 
 @dataclass(eq=False, repr=False)
+class PrefixDeleted(betterproto2.Message):
+    """
+    A folder of another fingerprint that was deleted, and what had changed.
+    """
+
+    name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+    nbytes: "int" = betterproto2.field(2, betterproto2.TYPE_UINT64)
+
+    changed: "list[str]" = betterproto2.field(3, betterproto2.TYPE_STRING, repeated=True)
+
+
+default_message_pool.register_message("swiftlm.v1", "PrefixDeleted", PrefixDeleted)
+
+
+@dataclass(eq=False, repr=False)
+class PrefixDiskStats(betterproto2.Message):
+    num_files: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
+
+    nbytes: "int" = betterproto2.field(2, betterproto2.TYPE_UINT64)
+
+    max_bytes: "int" = betterproto2.field(3, betterproto2.TYPE_UINT64)
+
+    queued_bytes: "int" = betterproto2.field(4, betterproto2.TYPE_UINT64)
+
+    bytes_written: "int" = betterproto2.field(5, betterproto2.TYPE_UINT64)
+
+    bytes_read: "int" = betterproto2.field(6, betterproto2.TYPE_UINT64)
+
+    num_evicted: "int" = betterproto2.field(7, betterproto2.TYPE_UINT64)
+
+    num_corrupt: "int" = betterproto2.field(8, betterproto2.TYPE_UINT64)
+
+    dropped: "dict[str, int]" = betterproto2.field(
+        9,
+        betterproto2.TYPE_MAP,
+        map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_UINT64),
+    )
+    """
+    reason -> how often
+    """
+
+    deleted: "list[PrefixDeleted]" = betterproto2.field(
+        10, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+
+
+default_message_pool.register_message("swiftlm.v1", "PrefixDiskStats", PrefixDiskStats)
+
+
+@dataclass(eq=False, repr=False)
+class PrefixStats(betterproto2.Message):
+    """
+    The prefix cache's books.
+    """
+
+    num_entries: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
+
+    nbytes: "int" = betterproto2.field(2, betterproto2.TYPE_UINT64)
+
+    budget_bytes: "int" = betterproto2.field(3, betterproto2.TYPE_UINT64)
+
+    num_hits: "int" = betterproto2.field(4, betterproto2.TYPE_UINT64)
+
+    num_misses: "int" = betterproto2.field(5, betterproto2.TYPE_UINT64)
+
+    num_evicted: "int" = betterproto2.field(6, betterproto2.TYPE_UINT64)
+
+    prompt_tokens: "int" = betterproto2.field(7, betterproto2.TYPE_UINT64)
+
+    cached_tokens: "int" = betterproto2.field(8, betterproto2.TYPE_UINT64)
+
+    misses: "dict[str, int]" = betterproto2.field(
+        9,
+        betterproto2.TYPE_MAP,
+        map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_UINT64),
+    )
+    """
+    reason -> how often
+    """
+
+    refused_stores: "dict[str, int]" = betterproto2.field(
+        10,
+        betterproto2.TYPE_MAP,
+        map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_UINT64),
+    )
+    """
+    reason -> how often
+    """
+
+    waiting_bytes: "int" = betterproto2.field(11, betterproto2.TYPE_UINT64)
+    """
+    stored, and still to be copied out for the SSD
+    """
+
+    ssd: "PrefixDiskStats | None" = betterproto2.field(12, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    absent without an SSD tier
+    """
+
+
+default_message_pool.register_message("swiftlm.v1", "PrefixStats", PrefixStats)
+
+
+@dataclass(eq=False, repr=False)
 class Progress(betterproto2.Message):
     done_tokens: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
@@ -2566,6 +2704,94 @@ class StepEvents(betterproto2.Message):
 
 
 default_message_pool.register_message("swiftlm.v1", "StepEvents", StepEvents)
+
+
+@dataclass(eq=False, repr=False)
+class StreamCounters(betterproto2.Message):
+    """
+    What a model that streams weights from disk holds, and what it has read.
+    """
+
+    mode: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    experts, layers
+    """
+
+    slots: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
+    """
+    experts in memory, per streamed layer
+    """
+
+    policy: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+
+    num_experts: "int" = betterproto2.field(4, betterproto2.TYPE_UINT32)
+
+    experts_per_token: "int" = betterproto2.field(5, betterproto2.TYPE_UINT32)
+
+    streamed_layers: "int" = betterproto2.field(6, betterproto2.TYPE_UINT32)
+
+    resident_layers: "int" = betterproto2.field(7, betterproto2.TYPE_UINT32)
+
+    record_bytes: "int" = betterproto2.field(8, betterproto2.TYPE_UINT64)
+
+    packed: "bool" = betterproto2.field(9, betterproto2.TYPE_BOOL)
+
+    nocache: "bool" = betterproto2.field(10, betterproto2.TYPE_BOOL)
+
+    reads: "int" = betterproto2.field(11, betterproto2.TYPE_UINT64)
+
+    bytes: "int" = betterproto2.field(12, betterproto2.TYPE_UINT64)
+
+    failed_bytes: "int" = betterproto2.field(13, betterproto2.TYPE_UINT64)
+
+    read_errors: "int" = betterproto2.field(14, betterproto2.TYPE_UINT64)
+
+    read_wall_s: "float" = betterproto2.field(15, betterproto2.TYPE_DOUBLE)
+
+    read_busy_s: "float" = betterproto2.field(16, betterproto2.TYPE_DOUBLE)
+    """
+    summed over threads
+    """
+
+    gb_per_s: "float" = betterproto2.field(17, betterproto2.TYPE_DOUBLE)
+
+    syncs: "int" = betterproto2.field(18, betterproto2.TYPE_UINT64)
+
+    sync_s: "float" = betterproto2.field(19, betterproto2.TYPE_DOUBLE)
+
+    hits: "int" = betterproto2.field(20, betterproto2.TYPE_UINT64)
+
+    misses: "int" = betterproto2.field(21, betterproto2.TYPE_UINT64)
+
+    hit_rate: "float" = betterproto2.field(22, betterproto2.TYPE_DOUBLE)
+
+    evictions: "int" = betterproto2.field(23, betterproto2.TYPE_UINT64)
+
+    sweeps: "int" = betterproto2.field(24, betterproto2.TYPE_UINT64)
+
+    sweep_bytes: "int" = betterproto2.field(25, betterproto2.TYPE_UINT64)
+
+    prefetched: "int" = betterproto2.field(26, betterproto2.TYPE_UINT64)
+
+    prefetch_used: "int" = betterproto2.field(27, betterproto2.TYPE_UINT64)
+
+    prefetch_wasted: "int" = betterproto2.field(28, betterproto2.TYPE_UINT64)
+
+    degraded: "bool" = betterproto2.field(29, betterproto2.TYPE_BOOL)
+    """
+    the counters contradict each other
+    """
+
+    problems: "list[str]" = betterproto2.field(30, betterproto2.TYPE_STRING, repeated=True)
+
+    layers: "dict[str, LayerCounters]" = betterproto2.field(
+        31,
+        betterproto2.TYPE_MAP,
+        map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE),
+    )
+
+
+default_message_pool.register_message("swiftlm.v1", "StreamCounters", StreamCounters)
 
 
 @dataclass(eq=False, repr=False)
