@@ -38,6 +38,9 @@ def assemble(events: list[dict]) -> list[dict]:
             texts.append("")
         elif event["type"] == "content_block_delta":
             assert event["index"] == len(blocks) - 1, "only the last block may grow"
+            if event["delta"]["type"] == "signature_delta":
+                blocks[-1]["signature"] += event["delta"]["signature"]
+                continue
             [text_of] = [v for k, v in event["delta"].items() if k != "type"]
             texts[-1] += text_of
         elif event["type"] == "content_block_stop":
@@ -92,6 +95,8 @@ async def test_thinking_text_and_tools_are_the_same_streamed_and_whole(dialect, 
         "tool_use",
         "tool_use",
     ]
+    # Without one, libraries send the thoughts back as text of the user, or not at all.
+    assert whole["content"][0]["signature"]
     assert whole["content"][2]["input"] == {"path": "a.py"}
     assert whole["content"][3] == {"type": "tool_use", "id": "call_2", "name": "read", "input": {}}
     assert whole["stop_reason"] == "tool_use"

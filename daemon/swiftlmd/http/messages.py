@@ -15,7 +15,12 @@ from swiftlmd.http.content import ImageBudget
 from swiftlmd.http.context import CONTEXT, AppContext
 from swiftlmd.http.errors import invalid
 from swiftlmd.http.generation import Generation, begin
-from swiftlmd.http.messages_events import MessageEvents, stop_reason, usage_body
+from swiftlmd.http.messages_events import (
+    THINKING_SIGNATURE,
+    MessageEvents,
+    stop_reason,
+    usage_body,
+)
 from swiftlmd.http.messages_request import (
     MessagesRequest,
     MessageTool,
@@ -138,7 +143,7 @@ def _block(block: Block) -> dict[str, Any]:
         tool_input = _input(call.arguments)
         return {"type": "tool_use", "id": call.id, "name": call.name, "input": tool_input}
     if block.kind == "thinking":
-        return {"type": "thinking", "thinking": block.text, "signature": ""}
+        return {"type": "thinking", "thinking": block.text, "signature": THINKING_SIGNATURE}
     return {"type": "text", "text": block.text}
 
 
