@@ -1,7 +1,8 @@
 """The server that clients are pointed at, and the table of what became of them.
 
 A client that is not installed is skipped with its name: a plain test run has the light ones,
-`sh tests/clients/run.sh` installs them all and writes docs/clients.md through `CLIENTS_TABLE`.
+`sh tests/clients/run.sh` installs them all, in environments that each run the tests, and writes
+docs/clients.md through `CLIENTS_TABLE`. A run changes only the rows of the clients that it ran.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,11 +26,17 @@ PACKAGES = {
     "openai": "openai",
     "anthropic": "anthropic",
     "LangChain": "langchain-openai",
+    "LlamaIndex": "llama-index-core",
+    "pydantic-ai": "pydantic-ai-slim",
     "instructor": "instructor",
     "LiteLLM": "litellm",
     "OpenAI Agents": "openai-agents",
     "smolagents": "smolagents",
+    "lm-eval": "lm-eval",
     "ollama": "ollama",
+    "ollama (npm)": "npm:ollama",
+    "AI SDK 6": "ai",
+    "AI SDK 7": "ai7",
     "Claude Code": "@anthropic-ai/claude-code",
     "Codex CLI": "@openai/codex",
     "OpenCode": "opencode-ai",
@@ -58,23 +66,32 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     target = os.environ.get("CLIENTS_TABLE")
     if not target:
         return
-    rows = ["| client | version | tests | result |", "|---|---|---|---|"]
-    for client, package in PACKAGES.items():
-        outcomes = _outcomes.get(client, Counter())
-        result = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
-        row = (client, version_of(package), str(outcomes.total()), result or "not run")
-        rows.append(f"| {' | '.join(row)} |")
     page = Path(target)
     before, _, rest = page.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    table = "\n".join(rows)
-    page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+    table, _, after = rest.partition(END)
+    rows = {line.split("|")[1].strip(): line for line in table.splitlines() if "|" in line}
+    head = ["| client | version | tests | result | run on |", "|---|---|---|---|---|"]
+    lines = [row_of(client, rows.get(client)) for client in PACKAGES]
+    written = "\n".join([*head, *filter(None, lines)])
+    page.write_text(f"{before}{BEGIN}\n{written}\n{END}{after}")
+
+
+def row_of(client: str, earlier: str | None) -> str | None:
+    """The client's row: of this run, where it was installed."""
+    outcomes = _outcomes.get(client, Counter())
+    if set(outcomes) <= {"skipped"}:
+        return earlier
+    result = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
+    day = time.strftime("%Y-%m-%d")
+    version = version_of(PACKAGES[client])
+    return f"| {client} | {version} | {outcomes.total()} | {result} | {day} |"
 
 
 def version_of(package: str) -> str:
     pinned = json.loads((Path(__file__).parent / "package.json").read_text())["dependencies"]
-    if package in pinned:
-        return pinned[package]
+    in_npm = package.removeprefix("npm:")
+    if package != "ollama" and in_npm in pinned:
+        return pinned[in_npm].rpartition("@")[2]
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

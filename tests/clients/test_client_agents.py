@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from client_programs import DEADLINE_S, find
 from client_server import ClientServer, running
 from scripted_backend import MODEL, Script, ScriptedBackend, calls, parts_text, text, tool_call
 
@@ -24,8 +24,6 @@ from swiftlm_proto import messages as m
 TASK = "What is in note.txt?"
 WORD = "quokka"
 LAST_WORDS = "The word is out."
-# One agent loops for ever when it dislikes an answer, and ignores SIGTERM.
-DEADLINE_S = 120
 
 
 class AgentModel(ScriptedBackend):
@@ -72,7 +70,7 @@ class Scratch:
     def run(self, *command: str, **environ: str) -> str:
         """What the agent printed; fails when it does not end well in time."""
         program = find(command[0])
-        node = Path(shutil.which("node") or program).parent
+        node = find("node").parent
         environ |= {
             "HOME": str(self.home),
             "PATH": f"{node}:{program.parent}:{os.environ['PATH']}",
@@ -106,15 +104,6 @@ def scratch(tmp_path: Path) -> Scratch:
     return made
 
 
-def find(name: str) -> Path:
-    """The agent's program: in SWIFTLM_AGENTS (folders, separated by colons) or on the path."""
-    folders = os.environ.get("SWIFTLM_AGENTS", "")
-    found = shutil.which(name, path=f"{folders}:{os.environ['PATH']}")
-    if found is None:
-        pytest.skip(f"{name} is not installed; run `sh tests/clients/run.sh`")
-    return Path(found)
-
-
 def loop(model: AgentModel, act: Callable[[ClientServer], str], route: str) -> None:
     with running(backend=model) as server:
         printed = act(server)
@@ -146,14 +135,28 @@ def test_claude_code_reads_a_file_over_messages(scratch: Scratch):
 
 
 @pytest.mark.client("Codex CLI")
-def test_codex_runs_a_command_over_responses(scratch: Scratch):
-    model = AgentModel("exec_command", {"cmd": "cat note.txt"})
+@pytest.mark.parametrize(
+    ("model_name", "tool", "arguments"),
+    [
+        (MODEL, "exec_command", {"cmd": "cat note.txt"}),
+        # A model whose name Codex knows gets its tools by an item of the input, in namespaces, and
+        # writes the code that calls them as the text of a custom tool.
+        (
+            "gpt-5.6-sol",
+            "functions__exec",
+            {"input": "text(await tools.exec_command({cmd: 'cat note.txt'}))"},
+        ),
+    ],
+)
+def test_codex_runs_a_command_over_responses(scratch: Scratch, model_name, tool, arguments):
+    model = AgentModel(tool, arguments)
+    model.aliases[model_name] = MODEL
 
     def act(server: ClientServer) -> str:
         folder = scratch.home / ".codex"
         folder.mkdir()
         (folder / "config.toml").write_text(
-            f'model = "{MODEL}"\nmodel_provider = "local"\n'
+            f'model = "{model_name}"\nmodel_provider = "local"\n'
             f'[model_providers.local]\nname = "local"\nbase_url = "{server.v1}"\n'
             'wire_api = "responses"\n'
         )

@@ -155,3 +155,115 @@ def test_smolagents_calls_its_tool_and_ends(server: ClientServer):
     first = server.backend.requests[0]
     assert first.chat.tool_choice == m.ToolChoice.REQUIRED
     assert first.stop
+
+
+def weather_scripts(server: ClientServer) -> None:
+    server.backend.scripts = {
+        "weather?": calls(m.Delta(reasoning="hm"), *tool_call("weather", '{"city"', ':"Oslo"}')),
+        "cold in Oslo": text("Wear ", "a coat."),
+    }
+
+
+def weather_in(city: str) -> str:
+    """The weather in a city.
+
+    Args:
+        city: Its name.
+    """
+    return f"cold in {city}"
+
+
+def pydantic_model(server: ClientServer, dialect: str):
+    """The model that pydantic-ai makes for the dialect."""
+    need("pydantic_ai")
+    if dialect == "messages":
+        from pydantic_ai.models.anthropic import AnthropicModel
+        from pydantic_ai.providers.anthropic import AnthropicProvider
+
+        provider = AnthropicProvider(base_url=server.url, api_key="none")
+        return AnthropicModel(MODEL, provider=provider)
+    if dialect == "ollama":
+        from pydantic_ai.models.ollama import OllamaModel
+        from pydantic_ai.providers.ollama import OllamaProvider
+
+        return OllamaModel(MODEL, provider=OllamaProvider(base_url=server.v1))
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    kind = OpenAIResponsesModel if dialect == "responses" else OpenAIChatModel
+    return kind(MODEL, provider=OpenAIProvider(base_url=server.v1, api_key="none"))
+
+
+@pytest.mark.client("pydantic-ai")
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages", "ollama"])
+async def test_pydantic_ai_runs_a_loop_and_the_next_turn(server: ClientServer, dialect: str):
+    pydantic_ai = need("pydantic_ai")
+    weather_scripts(server)
+    agent = pydantic_ai.Agent(pydantic_model(server, dialect))
+    agent.tool_plain(weather_in, name="weather")
+    done = await agent.run("weather?")
+    assert done.output == "Wear a coat."
+    async with agent.run_stream("thanks", message_history=done.all_messages()) as streamed:
+        assert await streamed.get_output() == "Hello, world!"
+    roles = [message.role for message in server.backend.requests[-1].chat.messages]
+    assert roles == ["user", "assistant", "tool", "assistant", "user"]
+
+
+@pytest.mark.client("pydantic-ai")
+@pytest.mark.parametrize("dialect", ["chat", "responses"])
+async def test_pydantic_ai_parses_by_tool_and_by_schema(server: ClientServer, dialect: str):
+    pydantic_ai = need("pydantic_ai")
+    said = '{"name": "Oslo", "people": 7}'
+    model = pydantic_model(server, dialect)
+    server.backend.default = calls(*tool_call("final_result", said))
+    by_tool = await pydantic_ai.Agent(model, output_type=City).run("x")
+    server.backend.default = text(said)
+    native = pydantic_ai.NativeOutput(City)
+    by_schema = await pydantic_ai.Agent(model, output_type=native).run("x")
+    assert by_tool.output == by_schema.output == City(name="Oslo", people=7)
+    assert server.backend.requests[-1].constraint.json_schema
+
+
+@pytest.mark.client("LlamaIndex")
+@pytest.mark.parametrize("dialect", ["chat", "ollama"])
+async def test_llama_index_runs_an_agent(server: ClientServer, dialect: str):
+    need("llama_index.core")
+    from llama_index.core.agent.workflow import FunctionAgent
+
+    if dialect == "ollama":
+        from llama_index.llms.ollama import Ollama
+
+        llm = Ollama(model=MODEL, base_url=server.url, context_window=4096)
+    else:
+        from llama_index.llms.openai_like import OpenAILike
+
+        llm = OpenAILike(
+            model=MODEL,
+            api_base=server.v1,
+            api_key="none",
+            is_chat_model=True,
+            is_function_calling_model=True,
+        )
+    weather_scripts(server)
+
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        return weather_in(city)
+
+    agent = FunctionAgent(tools=[weather], llm=llm)
+    assert str(await agent.run("weather?")) == "Wear a coat."
+
+
+@pytest.mark.client("LlamaIndex")
+def test_llama_index_completes_and_embeds(server: ClientServer):
+    need("llama_index.core")
+    from llama_index.embeddings.openai_like import OpenAILikeEmbedding
+    from llama_index.llms.openai_like import OpenAILike
+
+    llm = OpenAILike(model=MODEL, api_base=server.v1, api_key="none")
+    assert llm.complete("hi").text == "Hello, world!"
+    pieces = list(llm.stream_complete("hi"))
+    assert pieces[-1].text == "Hello, world!"
+    embedding = OpenAILikeEmbedding(model_name=EMBEDDER, api_base=server.v1, api_key="none")
+    vectors = embedding.get_text_embedding_batch(["a", "b"])
+    assert [len(vector) for vector in vectors] == [EMBEDDING_WIDTH] * 2
