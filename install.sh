@@ -1029,7 +1029,7 @@ remove_service() {
   note "no Python here runs swiftlmctl; removing the service without it"
   if [ -f "$PLIST" ]; then
     for domain in gui user; do
-      launchctl bootout "$domain/$(id -u)/$LABEL" >/dev/null 2>&1 || :
+      leave_domain "$domain/$(id -u)/$LABEL"
     done
     rm -f "$PLIST"
   fi
@@ -1039,6 +1039,16 @@ remove_service() {
     systemctl --user daemon-reload >/dev/null 2>&1 || :
   fi
   end_daemon
+}
+
+# launchd only asks the daemon to end, which may still be starting and have no lock yet.
+leave_domain() {
+  launchctl bootout "$1" >/dev/null 2>&1 || return 0
+  waited=0
+  while launchctl print "$1" >/dev/null 2>&1 && [ $waited -lt 50 ]; do
+    sleep 1
+    waited=$((waited + 1))
+  done
 }
 
 # The daemon's number stands in its lock, or in the record of who started it.

@@ -45,7 +45,7 @@ async def page(sessions):
         value = sessions.begin(sessions.offer())
         await context.add_cookies([{"name": COOKIE, "value": value, "url": "http://127.0.0.1"}])
         page = await context.new_page()
-        page.set_default_timeout(8000)
+        page.set_default_timeout(30_000)
         yield page
         await browser.close()
 

@@ -128,6 +128,7 @@ async def _talk(talk: chat_loop.Conversation, verbose: bool) -> None:
             output.say()
             if verbose and answer is not None:
                 output.say(chat_loop.summary(answer))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C is no error: we are leaving
 
 
 def _typed() -> str | None:
