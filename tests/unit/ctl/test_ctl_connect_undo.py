@@ -19,6 +19,7 @@ import pytest
 from killed import at_every_line
 
 from swiftlmctl.connect.clients import Service, named
+from swiftlmctl.connect.edits import Unsafe
 from swiftlmctl.connect.undo import UndoLedger
 from swiftlmctl.errors import CtlError
 
@@ -242,6 +243,41 @@ def test_aider_keys_of_the_user_stay_in_any_encoding(tmp_path: Path) -> None:
     home.connect(SERVICES[1])
     home.undo()
     assert home.path.read_bytes() == before + b"dark-mode: true\r\n"
+
+
+_IN_JSON = '{"Grüße": "müde", "agent": {"n": "ü"}, "env": {"X": "ü"}}\n'
+_IN_YAML = "# Grüße\nname: müde\n"
+WRITTEN_ELSEWHERE = {
+    **dict.fromkeys(JSON_CLIENTS, _IN_JSON),
+    "codex": '# Grüße\nmodel = "müde"\n[x]\ny = "ü"\n',
+    "continue": _IN_YAML,
+    "aider": _IN_YAML,
+}
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8-sig", "utf-16", "utf-16-be"])
+@pytest.mark.parametrize("name", sorted(WRITTEN_ELSEWHERE))
+def test_a_file_in_another_encoding_is_left_alone_or_comes_back_byte_for_byte(
+    tmp_path: Path, name: str, encoding: str
+) -> None:
+    home = Home(tmp_path, name)
+    before = WRITTEN_ELSEWHERE[name].encode(encoding)
+    added = b" \n" if name in JSON_CLIENTS else "# später ü\n".encode("latin-1")
+    home.has(before)
+    try:
+        home.connect()
+    except Unsafe:
+        assert home.path.read_bytes() == before
+        assert encoding.startswith("utf") or name == "continue"
+        return
+    home.connect(SERVICES[1])
+    home.has(home.path.read_bytes() + added)  # by its program, since
+    home.undo()
+    assert home.path.read_bytes() == before + added
+    home.has(before)
+    home.connect()
+    home.undo()
+    assert home.path.read_bytes() == before
 
 
 def test_continue_keeps_the_models_that_were_added(tmp_path: Path) -> None:
