@@ -1,7 +1,8 @@
 """The daemon's log files: swiftlmd.log for changes of state, access.log for requests.
 
-Both rotate by themselves (10 MB, five old ones). Writing happens in a thread of its own: neither
-a slow nor a full disk stops the event loop. No prompt or reply text comes here.
+Both rotate by themselves (10 MB, five old ones). Each file, and stderr, is written by a thread of
+its own: neither a slow or full disk nor a terminal that is held stops the event loop, the other
+files or the daemon's end, and what waits is bounded. No prompt or reply text comes here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import logging.handlers
 import os
 import queue
-import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from swiftlm_proto.visible import visible, visible_json, visible_lines
 _MAX_BYTES = 10 * 10**6
 _OLD_FILES = 5
 _ACCESS = "swiftlmd.access"
+_MAX_WAITING = 10_000  # lines of one file
+_STOP_S = 2.0  # for what waits at the end
 
 # systemd reads the priority of a line on stderr from its first characters.
 _JOURNAL_PRIORITY = {
@@ -39,11 +42,11 @@ def logging_to(folder: Path, level: str, environ: Mapping[str, str]) -> Iterator
     """Logs go to files in `folder` (and to stderr, where somebody reads it) during the block."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     logging.raiseExceptions = False  # a full disk loses lines, not the daemon
-    main = _rotating(folder / "swiftlmd.log", PlainFormatter())
-    access = _rotating(folder / "access.log", AccessFormatter())
-    listeners = [
-        _start(logging.getLogger(), [main, *_on_stderr(environ)]),
-        _start(logging.getLogger(_ACCESS), [access]),
+    root, access = logging.getLogger(), logging.getLogger(_ACCESS)
+    writers = [
+        _Writer(root, _rotating(folder / "swiftlmd.log", PlainFormatter())),
+        _Writer(access, _rotating(folder / "access.log", AccessFormatter())),
+        *(_Writer(root, handler) for handler in _on_stderr(environ)),
     ]
     logging.getLogger(_ACCESS).propagate = False
     set_access(True)
@@ -51,11 +54,8 @@ def logging_to(folder: Path, level: str, environ: Mapping[str, str]) -> Iterator
     try:
         yield
     finally:
-        for logger, handler, listener in listeners:
-            logger.removeHandler(handler)
-            listener.stop()
-        for file in (main, access):
-            file.close()
+        for writer in writers:
+            writer.stop()
 
 
 def set_level(level: str) -> None:
@@ -124,6 +124,14 @@ class _RotatingFile(logging.handlers.RotatingFileHandler):
                 Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         super().emit(record)
 
+    def doRollover(self) -> None:
+        """A file that cannot be renamed grows on: its lines are worth more than its size."""
+        try:
+            super().doRollover()
+        except OSError:
+            if self.stream is None:
+                self.stream = self._open()
+
     def _is_there(self, file: int) -> bool:
         try:
             return os.path.samestat(os.stat(self.baseFilename), os.fstat(file))
@@ -146,26 +154,91 @@ def _rotating(path: Path, formatter: logging.Formatter) -> logging.Handler:
 
 def _on_stderr(environ: Mapping[str, str]) -> list[logging.Handler]:
     """For the journal and for a terminal; launchd's file is kept for what cannot be logged."""
-    if "JOURNAL_STREAM" not in environ and not os.isatty(2):
+    journal = _is_journal(environ.get("JOURNAL_STREAM", ""))
+    if not journal and not os.isatty(2):
         return []
-    handler = logging.StreamHandler(sys.stderr)
-    journal = "JOURNAL_STREAM" in environ
+    handler = _Stderr()
     handler.setFormatter(JournalFormatter() if journal else PlainFormatter())
     return [handler]
 
 
-def _start(
-    logger: logging.Logger, handlers: list[logging.Handler]
-) -> tuple[logging.Logger, logging.Handler, logging.handlers.QueueListener]:
-    lines: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-    handler = _Enqueue(lines)
-    listener = logging.handlers.QueueListener(lines, *handlers)
-    logger.addHandler(handler)
-    listener.start()
-    return logger, handler, listener
+def _is_journal(stream: str) -> bool:
+    """A shell below a service has the variable too, and another stderr."""
+    try:
+        found = os.fstat(2)
+    except OSError:
+        return False
+    return stream == f"{found.st_dev}:{found.st_ino}"
+
+
+class _Stderr(logging.Handler):
+    """Without a buffer, whose lock the interpreter's end would wait for."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = f"{self.format(record)}\n".encode(errors="replace")
+        with contextlib.suppress(OSError):
+            while text:
+                text = text[os.write(2, text) :]
+
+
+class _Writer:
+    """Hands the records of one logger to one handler, in a thread."""
+
+    def __init__(self, logger: logging.Logger, handler: logging.Handler) -> None:
+        handler.lock = None  # it has one user; a lock that is held for good stops the process's end
+        self._logger, self._handler = logger, handler
+        self._entrance = _Enqueue()
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
+        logger.addHandler(self._entrance)
+
+    def stop(self) -> None:
+        """When all is written, or nothing more can be."""
+        self._logger.removeHandler(self._entrance)
+        self._entrance.end()
+        self._thread.join(_STOP_S)
+        if not self._thread.is_alive():
+            self._handler.close()
+
+    def _write(self) -> None:
+        for record in self._entrance.records():
+            with contextlib.suppress(Exception):  # a line that cannot be made is not the last one
+                self._handler.handle(record)
 
 
 class _Enqueue(logging.handlers.QueueHandler):
+    """Where the loggers leave their records. When too many wait, new ones are only counted."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
+        self._num_lost = 0
+        super().__init__(self._waiting)
+
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         """As it is: the formatters want the exception too, and no other process reads it."""
         return record
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        if self._waiting.qsize() >= _MAX_WAITING:
+            self._num_lost += 1
+            return
+        self._waiting.put(record)
+
+    def end(self) -> None:
+        self._waiting.put(None)
+
+    def records(self) -> Iterator[logging.LogRecord]:
+        """Until the end, with a word on those that are missing."""
+        while (record := self._waiting.get()) is not None:
+            yield record
+            if self._num_lost:
+                lost, self._num_lost = self._num_lost, 0
+                yield _lost(lost)
+
+
+def _lost(count: int) -> logging.LogRecord:
+    text = "%d lines were lost: they came faster than they could be written"
+    fields = {"message": text % count}
+    record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (count,), None)
+    record.fields = fields
+    return record

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import shutil
+import subprocess
+import sys
+import threading
 import time
 from contextlib import aclosing
 from datetime import datetime
@@ -91,6 +95,71 @@ def test_a_disk_that_is_full_costs_lines_and_nothing_else(
         for _ in range(50):
             logging.getLogger("swiftlmd.x").error("lost")
     assert "Traceback" not in capsys.readouterr().err
+
+
+HELD_TERMINAL = """
+import logging, os, sys
+from pathlib import Path
+from swiftlmd.lifecycle import logs
+with logs.logging_to(Path(sys.argv[1]), "info", {"JOURNAL_STREAM": "1:2"}):
+    for number in range(5000):
+        logging.getLogger("swiftlmd.x").info("line %d %s", number, "x" * 90)
+"""
+
+
+def test_a_terminal_that_is_held_stops_neither_the_file_nor_the_end(
+    tmp_path: Path, room_path: str
+) -> None:
+    """Ctrl-S, or a connection that is gone: nobody reads what is written there."""
+    terminal, its_end = os.openpty()
+    try:
+        command = [sys.executable, "-c", HELD_TERMINAL, str(tmp_path)]
+        environ = {"PYTHONPATH": room_path}
+        subprocess.run(command, stderr=its_end, env=environ, timeout=60, check=True)
+        assert "line 4999 " in lines(tmp_path / "swiftlmd.log")[-1]
+        assert os.read(terminal, 3) == b"202"  # stderr is no journal: no priorities there
+    finally:
+        os.close(terminal)
+        os.close(its_end)
+
+
+def test_lines_that_cannot_be_written_in_time_are_counted_and_cost_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_MAX_WAITING", 10)
+    goes_on, log = threading.Event(), logging.getLogger("swiftlmd.x")
+
+    class SlowDisk(logs.PlainFormatter):
+        def format(self, record: logging.LogRecord) -> str:
+            goes_on.wait(30)
+            return super().format(record)
+
+    monkeypatch.setattr(logs, "PlainFormatter", SlowDisk)
+    with logs.logging_to(tmp_path, "info", {}):
+        for number in range(1000):
+            log.info("line %d", number)
+        goes_on.set()
+    written = lines(tmp_path / "swiftlmd.log")
+    [told] = [line for line in written if "were lost" in line]
+    assert " warning " in told
+    lost = int(told.split(" lines were lost")[0].rsplit(" ", 1)[1])
+    assert lost + len(written) - 1 == 1000
+    assert len(written) <= 13
+
+
+def test_a_log_that_cannot_be_rotated_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_MAX_BYTES", 500)
+    for number in range(1, 6):
+        (tmp_path / f"swiftlmd.log.{number}").mkdir()
+    with logs.logging_to(tmp_path, "info", {}):
+        for number in range(50):
+            logging.getLogger("swiftlmd.x").info("line %d", number)
+        logging.getLogger("swiftlmd.x").info("line %d that is none", "x")
+        logging.getLogger("swiftlmd.x").info("the last")
+    assert lines(tmp_path / "swiftlmd.log")[-1].endswith("the last")
+    assert len(lines(tmp_path / "swiftlmd.log")) == 51
 
 
 def test_the_journal_gets_priorities_on_every_line() -> None:
