@@ -238,6 +238,27 @@ ring.join_ring([ring.free_address("127.0.0.1"), ring.free_address("127.0.0.1")],
 """
 
 
+def test_ranks_of_one_machine_are_never_given_the_same_port(room_path: str) -> None:
+    two = """
+import socket, sys
+from swiftlm_engine.cluster.ring import ReservedPort, free_address
+reserved = ReservedPort("127.0.0.1")
+host, _, port = reserved.address.rpartition(":")
+try:
+    socket.socket().bind((host, int(port)))
+except OSError:
+    pass
+else:
+    sys.exit("another program was given the port")
+assert all(free_address(host) != reserved.address for _ in range(2000))
+reserved.release()
+reserved.release()
+socket.socket().bind((host, int(port)))
+"""
+    command = [sys.executable, "-c", two]
+    subprocess.run(command, env={"PYTHONPATH": room_path}, timeout=120, check=True)
+
+
 def test_a_rank_whose_neighbour_never_comes_ends(room_path: str) -> None:
     command = [sys.executable, "-c", RING, "0"]
     waiting = subprocess.run(command, env={"PYTHONPATH": room_path}, timeout=60, check=False)

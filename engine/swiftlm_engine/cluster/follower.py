@@ -19,7 +19,7 @@ from swiftlm_engine.cluster.leader import BEATS, START_S
 from swiftlm_engine.cluster.limits import set_limits
 from swiftlm_engine.cluster.link import GREETING_S, Link, LinkLost, Message, read_secret
 from swiftlm_engine.cluster.replica import Mirror
-from swiftlm_engine.cluster.ring import free_address, join_ring
+from swiftlm_engine.cluster.ring import ReservedPort, join_ring
 from swiftlm_engine.cluster.ring_holder import keep_open, open_sockets
 from swiftlm_engine.load.device import computes_as, find_device, memory_bytes
 from swiftlm_engine.messages import EngineFault
@@ -49,15 +49,16 @@ def follow(invitation: Invitation, version: str, end: Callable[[str], None]) -> 
     """Runs on the thread that shall own MLX. `end` must end the process, from any thread."""
     secret = read_secret(invitation.secret_file)
     link = Link(_reach(invitation.leader))
+    port = ReservedPort(link.own_host)
     try:
-        lost_after_s = _introduce(link, secret, invitation.rank, version)
+        lost_after_s = _introduce(link, secret, invitation.rank, version, port.address)
     except LinkLost as error:
         raise LinkLost(f"the leader at {invitation.leader} {error}") from error
     link.set_timeout(lost_after_s)
     steps: queue.SimpleQueue[Message] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(link, steps, end), daemon=True).start()
     threading.Thread(target=_beat, args=(link, lost_after_s / BEATS, end), daemon=True).start()
-    mirror = _load(link, steps, invitation)
+    mirror = _load(link, steps, invitation, port)
     try:
         while True:
             if answer := take_step(mirror, steps.get()):
@@ -77,10 +78,9 @@ def _reach(leader: str) -> socket.socket:
         raise LinkLost(message) from error
 
 
-def _introduce(link: Link, secret: bytes, rank: int, version: str) -> float:
+def _introduce(link: Link, secret: bytes, rank: int, version: str, ring: str) -> float:
     """Returns how long the leader may be silent, once all ranks are there."""
     link.greet_leader(secret)
-    ring = free_address(link.own_host)
     own = {"memory": memory_bytes(), "device": computes_as()}
     link.send({"rank": rank, "version": version, "ring": ring, **own})
     link.set_timeout(START_S)
@@ -155,7 +155,9 @@ def _beat(link: Link, every_s: float, end: Callable[[str], None]) -> None:
         end(f"the leader {error}")
 
 
-def _load(link: Link, steps: queue.SimpleQueue[Message], invitation: Invitation) -> Mirror:
+def _load(
+    link: Link, steps: queue.SimpleQueue[Message], invitation: Invitation, port: ReservedPort
+) -> Mirror:
     """Answers each of the leader's questions, with what is wrong if something is."""
     from mlx_lm.models.cache import make_prompt_cache
 
@@ -168,6 +170,7 @@ def _load(link: Link, steps: queue.SimpleQueue[Message], invitation: Invitation)
     told = steps.get()  # every rank has found its files in order
     if "limits" in told:
         set_limits(read_limits(told["limits"]), find_device())
+    port.release()
     before = open_sockets()
     ring = join_ring(told["ring"], rank, told["backend"])
     place = Place(ring, decode_share(told["share"]), told["backend"])

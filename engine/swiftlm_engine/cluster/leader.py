@@ -79,6 +79,7 @@ class Leader:
         model = {"folder": str(folder), "dtype": dtype, "fingerprint": facts.fingerprint}
         self._tell({"do": "check", **model})
         self.wait()
+        # Followers hold theirs until they are told all, so that no two of a machine are the same.
         ring = [free_address(self._group.address), *(f.ring_address for f in self._followers)]
         for follower in self._followers:
             share = encode_share(shares[follower.rank])

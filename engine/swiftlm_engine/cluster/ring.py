@@ -25,11 +25,28 @@ def launch_directly() -> None:
     os.environ.setdefault("MLX_USE_CUDA_GRAPHS", "0")
 
 
+class ReservedPort:
+    """A free port of this machine that nobody else is given, until MLX shall bind it itself."""
+
+    def __init__(self, host: str) -> None:
+        self._probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            self._probe.bind((host, 0))
+        except OSError:
+            self._probe.close()
+            raise
+        self.address = f"{host}:{self._probe.getsockname()[1]}"
+
+    def release(self) -> None:
+        """When all ranks of the machine have theirs; may be called twice."""
+        self._probe.close()
+
+
 def free_address(host: str) -> str:
-    """A port that was free a moment ago: MLX binds it itself, when all ranks are there."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        return f"{host}:{probe.getsockname()[1]}"
+    """A port that was free a moment ago."""
+    reserved = ReservedPort(host)
+    reserved.release()
+    return reserved.address
 
 
 def join_ring(addresses: list[str], rank: int, backend: str = "ring") -> Any:
