@@ -21,7 +21,7 @@ from swiftlm_engine.brain.prefix_folders import PrefixFolders
 from swiftlm_proto import messages as m
 from swiftlmd.admin.doctor import Doctor
 from swiftlmd.admin.load_options import options_over
-from swiftlmd.admin.log_files import LineFilter, follow, last_lines
+from swiftlmd.admin.log_files import LineFilter, Tail, follow, last_lines
 from swiftlmd.calibration import CalibrationAdmin
 from swiftlmd.config.keys import Keys
 from swiftlmd.config.live import Changes, ConfigEntry, LiveConfiguration
@@ -273,11 +273,19 @@ class AdminService(m.AdminBase):
         name = "launchd.log" if message.stderr else "swiftlmd.log"
         path = self._log_folder / name
         wanted = LineFilter(message.level, message.since, message.request_id)
-        for line in await asyncio.to_thread(last_lines, path, message.lines or 100, wanted):
-            yield m.LogLine(line=line, file=name)
-        if message.follow:
-            async for line in follow(path, wanted):
+        # Opened first: what is written while the caller reads the last lines comes after them.
+        tail = await asyncio.to_thread(Tail, path) if message.follow else None
+        try:
+            last = partial(last_lines, path, message.lines or 100, wanted, tail)
+            for line in await asyncio.to_thread(last):
                 yield m.LogLine(line=line, file=name)
+            if tail is not None:
+                async with aclosing(follow(tail, wanted)) as added:
+                    async for line in added:
+                        yield m.LogLine(line=line, file=name)
+        finally:
+            if tail is not None:
+                tail.close()
 
     async def plan(self, message: m.PlanModelRequest) -> m.PlanModelReply:
         residency = self._service.residency

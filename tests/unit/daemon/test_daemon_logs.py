@@ -11,15 +11,14 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager, closing
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
 
 import pytest
 
-from swiftlmd.admin import log_files
-from swiftlmd.admin.log_files import LineFilter, follow, last_lines
+from swiftlmd.admin.log_files import LineFilter, Tail, follow, last_lines
 from swiftlmd.lifecycle import logs
 
 STAMP = "2026-11-28T09:30:0{}.000Z"
@@ -221,25 +220,33 @@ def test_lines_are_chosen_by_time_and_by_request(tmp_path: Path) -> None:
     assert len(last_lines(path, 9, LineFilter(request_id="r1"))) == 2
 
 
+def test_a_request_is_shown_with_the_stack_of_what_failed_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "swiftlmd.log"
+    failed = [f"{STAMP.format(1)} error a r1 failed", "  Traceback", "  ValueError: x"]
+    others = [f"{STAMP.format(2)} error a r2 failed", "  Traceback", "  KeyError: r1"]
+    path.write_text("\n".join([*failed, *others]) + "\n")
+    assert last_lines(path, 9, LineFilter(request_id="r1")) == failed
+
+
 async def test_following_goes_on_over_a_rotation(tmp_path: Path) -> None:
     path = tmp_path / "swiftlmd.log"
     path.write_text(f"{STAMP.format(0)} info a old\n")
-    seen: asyncio.Queue[str] = asyncio.Queue()
-
-    async def read() -> None:
-        async for line in follow(path, LineFilter()):
-            seen.put_nowait(line.rsplit(" ", 1)[1])
-
-    task = asyncio.create_task(read())
-    await asyncio.sleep(0)
-    with path.open("a") as file:
-        file.write(f"{STAMP.format(1)} info a first\n")
-    async with asyncio.timeout(5):
-        assert await seen.get() == "first"
+    async with followed(path) as seen:
+        with path.open("a") as file:
+            file.write(f"{STAMP.format(1)} info a first\n")
+        assert (await anext(seen)).endswith("first")
         path.rename(tmp_path / "swiftlmd.log.1")
         path.write_text(f"{STAMP.format(2)} info a second\n")
-        assert await seen.get() == "second"
-    task.cancel()
+        assert (await anext(seen)).endswith("second")
+        path.write_text(f"{STAMP.format(3)} info a z\n")  # emptied by somebody, and shorter
+        assert (await anext(seen)).endswith("z")
+
+
+@asynccontextmanager
+async def followed(path: Path) -> AsyncIterator[AsyncIterator[str]]:
+    with closing(Tail(path)) as tail:
+        async with asyncio.timeout(30), aclosing(follow(tail, LineFilter())) as found:
+            yield found
 
 
 async def test_a_line_written_just_before_a_rotation_is_followed_too(
@@ -247,18 +254,37 @@ async def test_a_line_written_just_before_a_rotation_is_followed_too(
 ) -> None:
     path = tmp_path / "swiftlmd.log"
     path.touch()
-    is_rotated, rotate = log_files._rotated, True
+    is_rotated, rotate = Tail._rotated, True
 
-    def rotated(file: TextIO, of: Path) -> bool:
+    def rotated(tail: Tail) -> bool:
         nonlocal rotate
         if rotate:  # the writer comes between two looks of the follower
             rotate = False
             path.write_text(f"{STAMP.format(1)} info a last\n")
             path.rename(tmp_path / "swiftlmd.log.1")
             path.write_text(f"{STAMP.format(2)} info a next\n")
-        return is_rotated(file, of)
+        return is_rotated(tail)
 
-    monkeypatch.setattr(log_files, "_rotated", rotated)
-    async with asyncio.timeout(5), aclosing(follow(path, LineFilter())) as found:
+    monkeypatch.setattr(Tail, "_rotated", rotated)
+    async with followed(path) as found:
         assert (await anext(found)).endswith("last")
         assert (await anext(found)).endswith("next")
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+async def test_what_is_written_between_the_last_lines_and_the_new_ones_comes_once(
+    tmp_path: Path, rotates: bool
+) -> None:
+    path = tmp_path / "swiftlmd.log"
+    path.write_text(f"{STAMP.format(0)} info a first\n")
+    with closing(Tail(path)) as tail:
+        with path.open("a") as file:
+            file.write(f"{STAMP.format(1)} info a between\n")
+        if rotates:
+            path.rename(tmp_path / "swiftlmd.log.1")
+            path.write_text(f"{STAMP.format(2)} info a next\n")
+        last = last_lines(path, 9, LineFilter(), tail)
+        async with asyncio.timeout(30), aclosing(follow(tail, LineFilter())) as added:
+            come = [await anext(added) for _ in range(1 + rotates)]
+    words = [line.rsplit(" ", 1)[1] for line in [*last, *come]]
+    assert words == ["first", "between", *(["next"] if rotates else [])]
