@@ -70,12 +70,20 @@ def _wish(asked: Message) -> Wish:
         share = Share(Split(cut["split"]), range(*map(int, cut["layers"])), int(cut["parts"]))
         repo, commit = str(asked["repo"]), str(asked["commit"])
         return Wish(repo, commit, str(asked["fingerprint"]), share)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise LinkLost(f"asked for no share of a model ({error!r})") from error
 
 
 def _progress(answer: Message) -> PullProgress:
+    """What another version adds is left out; raises LinkLost for what is none."""
     try:
-        return PullProgress(**{**answer, "stage": Stage(answer["stage"])})
-    except (KeyError, TypeError, ValueError) as error:
+        return PullProgress(
+            Stage(answer["stage"]),
+            done_bytes=int(answer.get("done_bytes", 0)),
+            total_bytes=int(answer.get("total_bytes", 0)),
+            bytes_per_s=float(answer.get("bytes_per_s", 0.0)),
+            eta_s=float(answer.get("eta_s", 0.0)),
+            detail=str(answer.get("detail", "")),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise LinkLost(f"sent no progress ({error!r})") from error

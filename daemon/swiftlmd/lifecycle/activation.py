@@ -32,8 +32,11 @@ def inherited_socket(
         number = _from_launchd(environ, ask_launchd or _ask_libsystem)
     if number is None:
         return None
-    os.set_inheritable(number, False)  # engines must not keep it open
-    found = socket.socket(fileno=number)
+    try:
+        os.set_inheritable(number, False)  # engines must not keep it open
+        found = socket.socket(fileno=number)
+    except OSError:
+        return None  # the variables are somebody else's: we open the socket ourselves
     found.setblocking(False)
     return found
 
@@ -43,7 +46,7 @@ def _from_systemd(environ: MutableMapping[str, str]) -> int | None:
     pid = environ.pop("LISTEN_PID", "")
     count = environ.pop("LISTEN_FDS", "")
     names = environ.pop("LISTEN_FDNAMES", "").split(":")
-    if pid != str(os.getpid()) or not count.isdigit():
+    if pid != str(os.getpid()) or not count.isdecimal():
         return None
     numbered = enumerate(names[: int(count)], start=_FIRST)
     return next((number for number, name in numbered if name == NAME), None)

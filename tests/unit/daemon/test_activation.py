@@ -45,10 +45,21 @@ def test_systemd_names_the_descriptor(
         {"LISTEN_FDNAMES": "web:other"},
         {"LISTEN_FDS": "x"},
         {"LISTEN_FDS": "1"},
+        {"LISTEN_FDS": "²"},
     ],
 )
 def test_what_is_not_for_us_is_left(changes: dict[str, str]) -> None:
     assert inherited_socket(from_systemd(**changes)) is None
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_descriptor_that_is_no_socket_keeps_no_daemon_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    with (tmp_path / "file").open("w") as file:
+        number = file.fileno() if is_open else 1 << 20
+        monkeypatch.setattr(activation, "_FIRST", number - 1)
+        assert inherited_socket(from_systemd()) is None
 
 
 def test_launchd_is_asked_only_in_its_job(listening: socket.socket) -> None:
