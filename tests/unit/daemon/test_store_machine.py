@@ -178,6 +178,7 @@ class Life:
 
     async def check(self) -> None:
         listed = {model.name: model for model in await self.store.list()}
+        self._learn_commits()  # a pull that a new daemon resumed has no follower here
         if self.commits:
             found = listed[REPO]
             assert found.ready, found.reason
@@ -244,6 +245,9 @@ class Life:
 
     def _fetched(self, last: PullProgress) -> None:
         assert last.model == REPO
+        self._learn_commits()
+
+    def _learn_commits(self) -> None:
         for place in self.snapshots.glob("*"):
             held = {path.name: path.read_bytes() for path in place.iterdir() if path.exists()}
             if commit_of(held) == place.name:
