@@ -4,6 +4,7 @@ is that of one pass."""
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import nullcontext
 
 import mlx.core as mx
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from mlx_lm.utils import load
 from tiny_models import NAMES, make_model
 
+from swiftlm_engine.messages import EngineFault
 from swiftlm_engine.run.embedder import Embedder
+from swiftlm_engine.schedule.kv_budget import LimitedKV
 from swiftlm_engine.schedule.scheduler import Limits, Scheduler
 
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
@@ -65,6 +68,46 @@ def test_there_is_a_pause_behind_each_pass_but_the_last(tmp_path):
     passes = Embedder(model, mx.cpu, OfSize(100)).passes(IDS, 0)
     assert isinstance(passes, Generator)
     assert len(list(passes)) == 2
+
+
+def test_texts_beside_each_other_hold_no_more_kv_than_the_budget(tmp_path):
+    model = load(str(make_model("llama", tmp_path)))[0]
+    gate = LimitedKV(700)
+    scheduler = Scheduler(Limits(), lambda: 0.0, gate)
+    embedder = Embedder(model, mx.cpu, OfSize(100), scheduler, lambda tokens: tokens)
+    whole = np.frombuffer(Embedder(model, mx.cpu, OfSize(100)).embed(IDS, 0), "<f4")
+    texts = [embedder.passes(IDS, 0) for _ in range(5)]
+    vectors: list[bytes] = []
+    for _ in range(12):  # in turns, as several clients ask
+        for text in list(texts):
+            try:
+                next(text)
+            except StopIteration as end:
+                vectors.append(end.value)
+                texts.remove(text)
+            assert gate.reserved_bytes <= 700
+    assert [np.array_equal(np.frombuffer(v, "<f4"), whole) for v in vectors] == [True] * 5
+    assert gate.reserved_bytes == 0
+
+
+def test_a_text_that_is_given_up_gives_its_kv_back(tmp_path):
+    model = load(str(make_model("llama", tmp_path)))[0]
+    gate = LimitedKV(700)
+    scheduler = Scheduler(Limits(), lambda: 0.0, gate)
+    text = Embedder(model, mx.cpu, OfSize(100), scheduler, lambda n: n).passes(IDS, 0)
+    next(text)
+    assert gate.reserved_bytes == 300
+    text.close()
+    assert gate.reserved_bytes == 0
+
+
+def test_a_text_that_can_never_be_held_is_refused_and_one_of_a_pass_is_not(tmp_path):
+    model = load(str(make_model("llama", tmp_path)))[0]
+    for size, refused in ((100, True), (300, False)):
+        scheduler = Scheduler(Limits(), lambda: 0.0, LimitedKV(200))
+        embedder = Embedder(model, mx.cpu, OfSize(size), scheduler, lambda tokens: tokens)
+        with pytest.raises(EngineFault, match="in parts") if refused else nullcontext():
+            embedder.embed(IDS, 0)
 
 
 def test_a_pass_takes_a_slice_where_somebody_is_served_and_learns_what_passes_cost():

@@ -29,7 +29,7 @@ from swiftlm_engine.run.sequence_output import SequenceOutput
 from swiftlm_engine.run.step_loop import StepLoop
 from swiftlm_engine.sampling.row import RowSampling
 from swiftlm_engine.sampling.settings import SamplingSettings
-from swiftlm_engine.schedule.kv_budget import LimitedKV
+from swiftlm_engine.schedule.kv_budget import Grant, LimitedKV
 from swiftlm_engine.schedule.scheduler import Limits, Scheduler
 from swiftlm_engine.schedule.sequence import Phase, Sequence
 from swiftlm_engine.text.events import ContentDelta
@@ -39,6 +39,7 @@ pytestmark = pytest.mark.usefixtures("on_the_cpu")
 GREEDY = SamplingSettings(temperature=0.0)
 BUDGET = 245  # tokens of KV: three or four of the larger requests
 RAM_BYTES = 200_000
+PLANTED = "no buffer to be had"
 MISMATCH = StoreResult.MISMATCH.value
 GRAIN, SMALL_GRAIN = 40, 8  # tokens by which caches grow: small ones give back less than large ask
 FAULTS_OF_LOAD = {FaultKind.BUSY, FaultKind.NOT_ENOUGH_MEMORY}
@@ -74,7 +75,7 @@ class World:
         self.now = 0.0
         self.gate = LimitedKV(BUDGET)
         self.prefix = PrefixCache(model.make_caches, RAM_BYTES)
-        self.runner = Runner(model, model.make_caches, self.prefix, mx.cpu)
+        self.runner = Runner(self._forward, model.make_caches, self.prefix, mx.cpu)
         self.needs_pauses = "plain" not in model.layers or len(set(model.layers)) > 1
         limits = Limits(parallel=parallel, max_queue=6, prefill_chunk=32, reserve_tokens=16)
         self.scheduler = Scheduler(limits, lambda: self.now, self.gate, self.runner.open, price)
@@ -86,9 +87,42 @@ class World:
             lambda: self.now,
             BUDGET,
         )
+        self.beside_bytes = 0  # KV of texts that are embedded
+        self._faults: set[str] = set()  # places that fail when they are next come to
+        for name in ("search", "store"):
+            self._plant(self.prefix, name)
         self.prompts: dict[str, list[int]] = {}
         self.said: dict[str, list[int]] = {}
         self.ends: dict[str, list[Finished]] = {}
+
+    def fail_at(self, place: str) -> None:
+        """As where no buffer can be had."""
+        self._faults = {place}
+
+    def _plant(self, owner: object, name: str) -> None:
+        sound = getattr(owner, name)
+
+        def call(*args: object, **named: object) -> object:
+            if name in self._faults:
+                self._faults.discard(name)
+                raise RuntimeError(PLANTED)
+            return sound(*args, **named)
+
+        setattr(owner, name, call)
+
+    def _forward(self, ids: mx.array, cache: list) -> mx.array:
+        if "forward" in self._faults:
+            self._faults.clear()
+            raise RuntimeError(PLANTED)
+        return self.model(ids, cache)
+
+    def hold_beside(self, kv_bytes: int) -> None:
+        if self.scheduler.hold_beside(kv_bytes) is Grant.HELD:
+            self.beside_bytes += kv_bytes
+
+    def release_beside(self) -> None:
+        self.scheduler.release_beside(self.beside_bytes)
+        self.beside_bytes = 0
 
     def submit(self, job: GenerateJob, boundaries: tuple[int, ...]) -> None:
         ids = list(job.prompt)
@@ -141,7 +175,8 @@ class World:
         held = [*self.runner._prefilling, *rows]
         assert sorted(held) == sorted(s.key for s in running if s.is_open)
         assert self.runner._searches.keys() <= {s.key for s in running}
-        assert self.gate.reserved_bytes == sum(s.kv_bytes for s in running) <= BUDGET
+        held_bytes = sum(s.kv_bytes for s in running) + self.beside_bytes
+        assert self.gate.reserved_bytes == held_bytes <= BUDGET
         for one in running:
             assert one.kv_bytes == price(len(one.prompt_ids), one.reserved_tokens)
             assert len(one.output_ids) <= one.reserved_tokens
@@ -234,6 +269,18 @@ class EngineMachine(RuleBasedStateMachine):
         assert 0 < count <= left
         self.world.scheduler.side_pass_done(count, 0.001 * count, 0)
 
+    @rule(kv_bytes=st.sampled_from([20, 100, BUDGET]))
+    def hold_beside(self, kv_bytes) -> None:
+        self.world.hold_beside(kv_bytes)
+
+    @rule()
+    def release_beside(self) -> None:
+        self.world.release_beside()
+
+    @rule(place=st.sampled_from(["search", "store", "forward"]))
+    def fail(self, place) -> None:
+        self.world.fail_at(place)
+
     @rule(seconds=st.sampled_from([0.5, 6.0, 100.0]))
     def wait(self, seconds) -> None:
         self.world.now += seconds
@@ -253,6 +300,7 @@ class EngineMachine(RuleBasedStateMachine):
             self._patch.undo()
 
     def _run_out(self) -> None:
+        self.world.release_beside()
         there = (*self.world.scheduler.running, *self.world.scheduler.waiting)
         left = sum(len(s.prompt_ids) + s.max_tokens for s in there)
         for _ in range(20 + 3 * left):  # each step gives somebody a token or a chunk
@@ -267,7 +315,8 @@ class EngineMachine(RuleBasedStateMachine):
             assert len(ends) == 1, name
             if ends[0].reason is EndReason.ERROR:
                 assert ends[0].fault is not None
-                assert ends[0].fault.kind in (FaultKind.DEADLINE, FaultKind.NOT_ENOUGH_MEMORY)
+                expected = (FaultKind.DEADLINE, FaultKind.NOT_ENOUGH_MEMORY)
+                assert ends[0].fault.kind in expected or PLANTED in ends[0].fault.message
 
 
 KINDS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -11,6 +11,7 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
 from swiftlm_engine.messages import EngineFault, FaultKind
+from swiftlm_engine.schedule.kv_budget import Grant
 
 
 class PassSizes(Protocol):
@@ -22,10 +23,28 @@ class PassSizes(Protocol):
     def side_pass_done(self, tokens: int, seconds: float, depth: int) -> None: ...
 
 
+class Memory(Protocol):
+    """The KV budget, which texts that are embedded share with sequences (see `Scheduler`)."""
+
+    def hold_beside(self, kv_bytes: int) -> Grant: ...
+
+    def release_beside(self, kv_bytes: int) -> None: ...
+
+
 class Embedder:
     """Owned by the engine thread. Inputs run one by one: no padding can change a vector."""
 
-    def __init__(self, model: Any, stream: Any, sizes: PassSizes) -> None:
+    def __init__(
+        self,
+        model: Any,
+        stream: Any,
+        sizes: PassSizes,
+        memory: Memory | None = None,
+        price: Callable[[int], int] = lambda tokens: 0,
+    ) -> None:
+        """`price`: bytes of exact KV of so many tokens."""
+        self._memory = memory
+        self._price = price
         self._model = model
         self._body = getattr(model, "model", None)
         self._stream = stream
@@ -42,24 +61,46 @@ class Embedder:
                 return vector
 
     def passes(self, ids: list[int], dimensions: int) -> Generator[None, None, bytes]:
-        """Pauses after each pass but the last. Ends with little-endian float32 bytes for the token
-        ids of one text; `dimensions` 0 keeps all."""
+        """Pauses after each pass but the last, and while memory for its KV is not to be had. Ends
+        with little-endian float32 bytes for the token ids of one text; `dimensions` 0 keeps all."""
         if self._body is None:
             raise EngineFault(
                 FaultKind.UNSUPPORTED, "this model's hidden states cannot be read", param="model"
             )
-        caches: list[Any] | None = None  # a text of one pass needs none
-        sums: list[mx.array] = []
-        done = 0
-        while True:
-            count = self._sizes.side_pass_tokens(len(ids) - done)
-            if done + count < len(ids) and caches is None:
-                caches = make_prompt_cache(self._model)
-            sums.append(self._pass(ids[done : done + count], caches, done))
-            done += count
-            if done == len(ids):
-                return self._unit_vector(sums, done, dimensions)
+        count = self._sizes.side_pass_tokens(len(ids))
+        if count == len(ids):  # needs no caches
+            return self._unit_vector([self._pass(ids, None, 0)], count, dimensions)
+        held_bytes = yield from self._held(len(ids))
+        try:
+            caches = make_prompt_cache(self._model)
+            sums: list[mx.array] = []
+            done = 0
+            while True:
+                sums.append(self._pass(ids[done : done + count], caches, done))
+                done += count
+                if done == len(ids):
+                    return self._unit_vector(sums, done, dimensions)
+                yield
+                count = self._sizes.side_pass_tokens(len(ids) - done)
+        finally:
+            if self._memory is not None:
+                self._memory.release_beside(held_bytes)
+
+    def _held(self, tokens: int) -> Generator[None, None, int]:
+        """Waits until the KV of so many tokens can be held; its bytes."""
+        kv_bytes = self._price(tokens)
+        if self._memory is None:
+            return kv_bytes
+        while (answer := self._memory.hold_beside(kv_bytes)) is Grant.LATER:
             yield
+        if answer is Grant.NEVER:
+            raise EngineFault(
+                FaultKind.NOT_ENOUGH_MEMORY,
+                f"a text of {tokens:,} tokens needs {kv_bytes / 1e9:.2f} GB of KV cache, which is "
+                "more than the budget; send it in parts, or load the model with a larger "
+                "--memory-budget",
+            )
+        return kv_bytes
 
     def _pass(self, ids: list[int], caches: list[Any] | None, depth: int) -> mx.array:
         """The sum of the hidden states of these tokens, (D,); evaluated."""

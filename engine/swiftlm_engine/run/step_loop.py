@@ -29,7 +29,7 @@ from swiftlm_engine.run.runner import RowEnd, Runner
 from swiftlm_engine.run.sequence_output import SequenceOutput
 from swiftlm_engine.schedule.rates import MeasuredRate
 from swiftlm_engine.schedule.scheduler import QueueFull, Scheduler
-from swiftlm_engine.schedule.sequence import FinishReason, Sequence
+from swiftlm_engine.schedule.sequence import FinishReason, Phase, Sequence
 from swiftlm_engine.schedule.step import StepPlan, StepResult
 from swiftlm_engine.streaming.reader import FilesChanged
 
@@ -123,8 +123,9 @@ class StepLoop:
 
     def step(self) -> None:
         """One turn: plan, run, apply."""
-        plan = self.scheduler.plan()
+        plan = StepPlan()
         try:
+            plan = self.scheduler.plan()  # opens caches: a prefix may come from the disk
             self._let_go(plan)
             result = self._run(plan)
         except RuntimeError as error:
@@ -328,7 +329,18 @@ class StepLoop:
             raise error
         log.error("step failed, %d sequences lost: %s", len(self.scheduler.running), text)
         fault = EngineFault(FaultKind.INTERNAL, f"the model failed in this step: {text}")
-        self._fail((*plan.gone, *self.scheduler.fail_running(plan.preempted)), fault)
+        self._fail((*self._left(plan), *self.scheduler.fail_running(plan.preempted)), fault)
+
+    def _left(self, plan: StepPlan) -> list[Sequence]:
+        """Those that the scheduler has let go, or sent to wait, and that have not heard of it: they
+        are in no plan where making it failed."""
+        rows = {row.sequence.key for row in self.runner.batch.rows}
+        return [
+            choice.sequence
+            for choice in self._choices.values()
+            if choice.sequence.phase is Phase.FINISHED
+            or (choice.sequence.phase is Phase.WAITING and choice.sequence.key in rows)
+        ]
 
     def fail_all(self, fault: EngineFault) -> None:
         """Ends every request with one error event (shutdown, or the loop dies)."""

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import Protocol
+
+
+class Grant(Enum):
+    """The answer to who holds KV beside the sequences."""
+
+    HELD = auto()
+    LATER = auto()
+    NEVER = auto()  # although nobody holds any
 
 
 class KVBudget(Protocol):

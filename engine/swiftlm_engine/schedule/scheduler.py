@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from swiftlm_engine.brain.shares import PrefillTime, is_refused
-from swiftlm_engine.schedule.kv_budget import KVBudget, UnlimitedKV
+from swiftlm_engine.schedule.kv_budget import Grant, KVBudget, UnlimitedKV
 from swiftlm_engine.schedule.pass_cost import CHUNK_GRAIN, PassCost
 from swiftlm_engine.schedule.rates import Rate
 from swiftlm_engine.schedule.sequence import FinishReason, Phase, Sequence
@@ -109,6 +109,7 @@ class Scheduler:
         self._shared = False  # several clients have requests in the step that is planned
         self._short: set[str] = set()  # clients that memory was not granted when they asked last
         self._too_large: set[Sequence] = set()  # refused while nobody held memory
+        self._beside_bytes = 0  # KV held beside the sequences (of texts that are embedded)
 
     @property
     def waiting(self) -> tuple[Sequence, ...]:
@@ -175,6 +176,20 @@ class Scheduler:
 
     def side_pass_done(self, tokens: int, seconds: float, depth: int) -> None:
         self.pass_cost.observe(tokens, seconds, usual=self._usual_chunk(), depth=depth)
+
+    def hold_beside(self, kv_bytes: int) -> Grant:
+        """KV for a text that takes several passes; what was held goes back to `release_beside`."""
+        now = self._clock()
+        if any(self._has_waited(sequence, now) for sequence in self._waiting):
+            return Grant.LATER
+        if self._gate.grant(kv_bytes):
+            self._beside_bytes += kv_bytes
+            return Grant.HELD
+        return Grant.LATER if self._running or self._beside_bytes else Grant.NEVER
+
+    def release_beside(self, kv_bytes: int) -> None:
+        self._beside_bytes -= kv_bytes
+        self._gate.release(kv_bytes)
 
     def fail_running(self, others: tuple[Sequence, ...] = ()) -> tuple[Sequence, ...]:
         """Ends everything that holds KV, and these others (a step broke); returns it."""
@@ -247,7 +262,7 @@ class Scheduler:
             while sequence in self._running and self._outgrows(sequence):
                 if self._extend(sequence):
                     continue
-                if len(self._running) == 1:
+                if len(self._running) == 1 and not self._beside_bytes:
                     sequence.finish(FinishReason.MEMORY)
                     self._release(sequence)
                     starved.append(sequence)
@@ -344,6 +359,8 @@ class Scheduler:
         for sequence in self._in_turn(asked, now):
             if not sequence.is_open and any(_will_share(chunk, sequence) for chunk in chunks):
                 continue  # in the next step it finds in the cache what this step prefills
+            if sequence.phase is Phase.WAITING and not self._may_be_admitted(sequence):
+                continue
             if sequence.phase is Phase.WAITING and (is_kept or not self._admit(sequence, now)):
                 is_kept = is_kept or self._has_waited(sequence, now)
                 continue
@@ -412,9 +429,11 @@ class Scheduler:
         passes = math.ceil(tokens / self._usual_chunk())
         return passes * self.pass_cost.fixed_s + tokens * self.pass_cost.per_token_s
 
+    def _may_be_admitted(self, sequence: Sequence) -> bool:
+        """There is a place, and no other client's turn: else it waits for that, not for memory."""
+        return len(self._running) < self.limits.parallel and not self._must_yield(sequence)
+
     def _admit(self, sequence: Sequence, now: float) -> bool:
-        if len(self._running) >= self.limits.parallel or self._must_yield(sequence):
-            return False
         if not self._reserve_first(sequence):
             self._short.add(sequence.client)
             sequence.refused_at = now if sequence.refused_at is None else sequence.refused_at
@@ -430,7 +449,7 @@ class Scheduler:
     def _reserve_first(self, sequence: Sequence) -> bool:
         if self._reserve(sequence, self._first_reserve(sequence)):
             return True
-        if self._running:
+        if self._running or self._beside_bytes:
             return False
         # Nobody will give anything back: what there is must do.
         for step in self._reservations():

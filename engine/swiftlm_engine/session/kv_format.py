@@ -57,6 +57,10 @@ class KvCaches:
             prompt_tokens, max_tokens, self.kv, self.dtype, self.exact_layers
         )
 
+    def exact_price(self, tokens: int) -> int:
+        """Bytes of exact KV of a text that nothing is generated behind."""
+        return self.facts.kv_bytes(tokens, 0, KvFormat.FP16, self.dtype)
+
     def shared(self) -> KvCaches:
         """The same, with exact KV in buffers that sequences and the prefix cache share."""
         if self.kv.turbo:

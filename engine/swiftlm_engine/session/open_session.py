@@ -176,7 +176,7 @@ def _assemble(
         weights = replace(weights, notes=(*weights.notes, images.refusal))
     vision = images.reader is not None
     facts = _facts(options, device, weights, kv, context, vocab_size, limits, vision, text)
-    embedder = Embedder(weights.model, stream, scheduler)
+    embedder = Embedder(weights.model, stream, scheduler, scheduler, kv.exact_price)
     return Session(
         engine,
         preparer,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from played_passes import alone
 
-from swiftlm_engine.schedule.kv_budget import LimitedKV
+from swiftlm_engine.schedule.kv_budget import Grant, LimitedKV
 from swiftlm_engine.schedule.scheduler import Limits, QueueFull, Scheduler
 from swiftlm_engine.schedule.sequence import FinishReason, Phase, Sequence
 from swiftlm_engine.schedule.step import StepPlan, StepResult
@@ -495,3 +495,53 @@ def test_a_newcomer_is_not_the_one_that_gives_its_memory_back():
         plan = m.step()
         assert all(one.client == "a" for one in plan.preempted)
     m.run()
+
+
+def test_who_must_leave_a_place_to_others_keeps_no_memory_from_them():
+    gate = LimitedKV(1000)
+    m, scheduler, clock = machine(gate, price=lambda prompt, new: prompt + new, parallel=3)
+    slow = sequence("slow", 10, max_tokens=400, client="a")
+    other = sequence("other", 10, max_tokens=300, client="a", first_id=1000)
+    scheduler.add([slow])
+    scheduler.add([other])
+    m.step()
+    large = sequence("large", 500, max_tokens=4, client="a", first_id=2000, now=clock.now)
+    scheduler.add([large])
+    while other.finish_reason is None:
+        m.step()
+    assert large.phase is Phase.WAITING
+    assert large.refused_at is not None
+    clock.now = max(clock.now, large.refused_at + 60)
+    new = [
+        sequence(name, 10, client=name, first_id=3000 + 50 * i, now=clock.now)
+        for i, name in enumerate("bc")
+    ]
+    for one in new:
+        scheduler.add([one])
+    for _ in range(10):
+        m.step()
+    assert slow.finish_reason is None
+    assert {"b", "c"} <= m.first_token_at.keys()
+
+
+def test_a_lone_sequence_waits_for_kv_that_is_held_beside_it():
+    gate = LimitedKV(300)
+    m, scheduler, _ = machine(gate, price=lambda prompt, new: prompt + new, reserve_tokens=50)
+    grows = sequence("grows", 10, max_tokens=250)
+    scheduler.add([grows])
+    m.step()
+    assert scheduler.hold_beside(200) is Grant.HELD
+    assert scheduler.hold_beside(200) is Grant.LATER
+    for _ in range(120):
+        m.step()
+    assert grows.phase is Phase.WAITING  # and not ended as if there were no more memory
+    scheduler.add([fresh := sequence("fresh", 200, first_id=1000)])
+    for _ in range(10):
+        m.step()
+    assert fresh.finish_reason is None
+    scheduler.release_beside(200)
+    m.run()
+    assert grows.finish_reason is FinishReason.LENGTH
+    assert fresh.finish_reason is FinishReason.LENGTH
+    assert gate.reserved_bytes == 0
+    assert scheduler.hold_beside(301) is Grant.NEVER
