@@ -263,6 +263,20 @@ def test_forced_restart_kills(mac: Mac) -> None:
     assert eventually(lambda: mac.script.events() == ["start", "start"])
 
 
+@pytest.mark.parametrize("times", [3, pytest.param(50, marks=pytest.mark.slow)])
+def test_forced_restart_always_comes_back(mac: Mac, times: int) -> None:
+    mac.script.write(deaf=True)
+    mac.installed().start()
+    for count in range(times):
+        assert eventually(lambda done=count: mac.script.events() == ["start"] * (done + 1))
+        before = mac.agent().state().pid
+        mac.agent().restart(force=True)
+        assert eventually(lambda old=before: mac.agent().state().pid not in (0, old))
+        assert mac.agent().state().phase is Phase.RUNNING
+    mac.agent().stop(force=True)
+    assert mac.agent().state().pid == 0
+
+
 def test_deaf_daemon_is_reported_after_the_exit_timeout(mac: Mac) -> None:
     mac.script.write(deaf=True)
     agent = mac.installed()

@@ -90,6 +90,22 @@ def test_stop_is_graceful(box: Box) -> None:
     assert box.phase() is Phase.STOPPED
 
 
+@pytest.mark.parametrize("times", [7, pytest.param(50, marks=pytest.mark.slow)])
+def test_forced_restart_always_comes_back(box: Box, times: int) -> None:
+    """Also more often than systemd lets a unit start in a while."""
+    box.script.write(deaf=True)
+    box.unit.install(box.job)
+    box.unit.start()
+    for count in range(times):
+        assert eventually(lambda done=count: box.script.events() == ["start"] * (done + 1))
+        assert eventually(lambda: box.phase() is Phase.RUNNING)
+        before = box.unit.state().pid
+        box.unit.restart(force=True)
+        assert eventually(lambda old=before: box.unit.state().pid not in (0, old))
+    box.unit.stop(force=True)
+    assert eventually(lambda: box.phase() in (Phase.STOPPED, Phase.FAILED))
+
+
 def test_crash_is_restarted(box: Box) -> None:
     box.script.write(exit=[70])
     box.unit.install(box.job)
