@@ -203,6 +203,12 @@ class FakeEngineClient:
             raise ServiceError(Kind.DEADLINE, "the engine did not answer in time")
         return self.stats_reply
 
+    async def tokenize(self, request: m.TokenizeRequest) -> m.TokenizeReply:
+        return m.TokenizeReply(ids=[1])
+
+    async def detokenize(self, request: m.DetokenizeRequest) -> m.DetokenizeReply:
+        return m.DetokenizeReply(text="a")
+
     async def generate(self, request: m.GenerateRequest) -> AsyncGenerator[m.SequenceEvent, None]:
         self.requests.append(request)
         finished = False

@@ -11,6 +11,7 @@ from companion import ask
 from scripted_backend import ScriptedBackend, serve, text
 
 from swiftlm_proto import messages as m
+from swiftlmd.config.http import HttpOptions
 
 TALL = "".join(f"Line {n} of an answer that is taller than the window.\n\n" for n in range(80))
 DELTAS = 5000
@@ -50,6 +51,26 @@ async def test_the_view_stays_where_it_was_when_an_answer_ends(page, admin):
         seen = await page.evaluate("seen")
         assert min(top for top, _ in seen) >= seen[0][0] > 1000
         assert seen[-1][0] == pytest.approx(seen[-1][1], abs=2)
+
+
+async def test_waiting_for_a_load_and_a_prompt_is_counted(page, admin):
+    gate, script = held_after(0, "late")
+    script = replace(script, progress=(m.Progress(done_tokens=512, total_tokens=2048),))
+    options = HttpOptions(port=0, first_comment_s=0.05, comment_s=0.1)
+    async with serve(ScriptedBackend(default=script), options, admin=admin) as server:
+        await page.goto(server.url)
+        await ask(page, "go")
+        await page.get_by_text("Reading the prompt: 25 %").wait_for()
+        gate.set_result(None)
+        await page.get_by_text("late").wait_for()
+        await page.get_by_text("Reading the prompt: 25 %").wait_for(state="detached")
+        words = "import('/web/format.js').then((format) => format.waitWords({}))"
+        for comment, shown in (
+            ("load weights 40%, 8 s left", "Loading the model: weights 40 % · 8 s left"),
+            ("pull 3/4 bytes", "Fetching the model: 75 %"),
+            ("waiting", ""),
+        ):
+            assert await page.evaluate(words.format(json.dumps(comment))) == shown
 
 
 async def test_a_burst_of_tokens_leaves_the_page_alive(page, admin):

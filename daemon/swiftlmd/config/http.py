@@ -104,6 +104,7 @@ class HttpOptions:
     max_generations: int = 256  # requests in flight over HTTP, before any engine's own queue
     first_comment_s: float = 5.0
     comment_s: float = 10.0
+    progress_s: float = 2.0  # between comments, where one says more than the last
     stall_s: float = 60.0  # a reader that takes nothing for this long is dropped
     max_choices: int = 16
     max_prompts: int = 128

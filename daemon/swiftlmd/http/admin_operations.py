@@ -29,7 +29,7 @@ from swiftlm_proto.visible import visible
 from swiftlmd.faults import Kind, ServiceError, from_fault
 from swiftlmd.http.channel import Channel
 from swiftlmd.http.context import GUARD, RECORD
-from swiftlmd.http.encoder import waiting
+from swiftlmd.http.encoder import WAITING
 from swiftlmd.http.errors import invalid, openai_body
 from swiftlmd.http.limits import read_body
 from swiftlmd.http.local_only import check_for_http, hide_environment
@@ -276,7 +276,7 @@ async def _stream(
     request: web.Request, replies: AsyncIterator[betterproto2.Message]
 ) -> web.StreamResponse:
     """Each reply as an event; leaving the page ends the call. A failure is the last event."""
-    channel = Channel(request, lambda: waiting(None))
+    channel = Channel(request, lambda: WAITING)
     async with channel.open(), aclosing(cast(Any, replies)) as messages:  # Any: wants a generator
         try:
             async for message in messages:

@@ -119,15 +119,18 @@ class Channel:
     async def _tick(self) -> None:
         options = self._options
         look_s = options.stall_s / _LOOKS_PER_STALL
-        silence_s = min(options.first_comment_s, options.comment_s)
+        said, silence_s = b"", min(options.first_comment_s, options.comment_s)
         while True:
             silent_s = time.monotonic() - self._written_at
             left_s = silence_s - silent_s if self._comment is not None else look_s
             if self._writers:
                 await self._watch_the_write()
             elif self._comment is not None and left_s <= 0:
-                await self._write_comment(self._comment())
-                silence_s = options.comment_s
+                comment = self._comment()
+                if comment != said or silent_s >= options.comment_s:
+                    await self._write_comment(comment)
+                    said, silence_s = comment, 0.0
+                silence_s = min(silence_s + options.progress_s, options.comment_s)
             await asyncio.sleep(min(max(0.001, left_s), look_s))
 
     async def _watch_the_write(self) -> None:

@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http.channel import Channel
 from swiftlmd.http.context import CONTEXT, RECORD, RequestLog
-from swiftlmd.http.encoder import Encoder, waiting
+from swiftlmd.http.encoder import Awaited, Encoder
 from swiftlmd.http.errors import invalid
 from swiftlmd.http.event_log import EventLog, Forgotten
 
@@ -57,7 +56,7 @@ class KeptAnswer:
     def __init__(self, encoder: Encoder, client: str) -> None:
         self.client = client
         self.encoder = encoder
-        self.progress: m.Progress | None = None
+        self.awaited = Awaited()
         self.refusal: ServiceError | None = None  # of a request that never began
         self.ended = False
         self.since = time.monotonic()  # it has had no reader, or has been over
@@ -104,7 +103,7 @@ class KeptAnswer:
 
     def comment(self) -> bytes:
         """No event of a dialect's own, such as a ping: a client that comes back counts events."""
-        return waiting(self.progress)
+        return self.awaited.comment()
 
     @contextmanager
     def read(self, start: int) -> Iterator[Reader]:
@@ -223,7 +222,8 @@ async def _fill(answer: KeptAnswer, generation: Generation, record: RequestLog) 
     try:
         async with aclosing(generation.events()) as events:
             async for event in events:
-                answer.progress = event.progress or answer.progress
+                if event.progress is not None:
+                    answer.awaited.note(event.progress)
                 await answer.write(encoder.encode(event))
         await answer.write(encoder.end(generation.usage))
     except ServiceError as error:

@@ -1,9 +1,10 @@
 """One writer of server-sent events for every dialect.
 
 Headers go out with the first event, so that a refusal before it is still an HTTP error; a client
-that waits longer gets comments instead (the first after 5 s, then every 10 s) that carry the
-progress of the prefill. After a fault the stream ends with the dialect's error event and nothing
-else. `channel.py` drops a client that stops reading.
+that waits longer gets comments instead: the first after 5 s, then whenever there is news, or every
+10 s. They carry the progress of a download, of the load and of the prefill. After a fault the
+stream ends with the dialect's error event and nothing else. `channel.py` drops a client that stops
+reading.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from contextlib import aclosing
 
 from aiohttp import web
 
-from swiftlm_proto import messages as m
 from swiftlmd.faults import Kind, ServiceError
 from swiftlmd.http.channel import SSE_HEADERS, Channel
 from swiftlmd.http.context import CONTEXT, RECORD
-from swiftlmd.http.encoder import Encoder, waiting
+from swiftlmd.http.encoder import Awaited, Encoder
 from swiftlmd.http.errors import unsupported
 from swiftlmd.http.generation import Generation
 from swiftlmd.http.resumable_streams import KEEP_HEADER, follow
@@ -65,7 +65,7 @@ class _Pump:
     def __init__(self, generation: Generation, encoder: Encoder) -> None:
         self._generation = generation
         self._encoder = encoder
-        self._progress: m.Progress | None = None
+        self._awaited = Awaited()
 
     async def run(self, channel: Channel) -> None:
         generation, encoder = self._generation, self._encoder
@@ -78,8 +78,8 @@ class _Pump:
                 elif data:
                     await channel.write(data)
                 elif event.progress is not None:
-                    self._progress = event.progress
+                    self._awaited.note(event.progress)
         await channel.end(last + encoder.end(generation.usage))
 
     def comment(self) -> bytes:
-        return waiting(self._progress) + self._encoder.idle()
+        return self._awaited.comment() + self._encoder.idle()

@@ -179,6 +179,13 @@ class Residency:
         finally:
             resident.give_back(self._clock.now())
 
+    def load_progress(self, name: str) -> m.Progress | None:
+        """Of the load of this model, while there is one."""
+        resident = self._residents.get(name)
+        if resident is None or resident.task is None:
+            return None
+        return m.Progress(stage=resident.load_stage, fraction=resident.progress.fraction)
+
     async def load(
         self,
         name: str,

@@ -78,6 +78,11 @@ class Resident:
         self.idle.set()
 
     @property
+    def load_stage(self) -> str:
+        told = self.progress.stage
+        return (told.name or "").lower() if told else "starting"
+
+    @property
     def failed(self) -> bool:
         """Neither loaded nor on its way."""
         return self.state is State.FAILED and self.task is None
@@ -182,7 +187,7 @@ class Resident:
             status.expires_at = clock.date() + expires_at - clock.now()
         if self.task is not None:
             status.load_fraction = self.progress.fraction
-            status.load_stage = (self.progress.stage.name or "").lower()
+            status.load_stage = self.load_stage
         if self.engine is not None:
             status.pid = self.engine.pid
             status.loaded, status.stats = self.engine.loaded, self.engine.stats

@@ -32,6 +32,8 @@ from swiftlmd.store.types import PullProgress, StoredModel
 
 log = logging.getLogger(__name__)
 
+_TELL_S = 1.0  # between two looks at a load that a request waits for
+
 
 class Observer(Protocol):
     """Told of every request's end; `alone` = no other was under way then."""
@@ -128,6 +130,16 @@ class Service:
         await self.list_models()
         active.model = self.names.resolve(active.model)
 
+    async def _here(self, model: str) -> str:
+        """`named`, and fetched as `_fetched` does, where a reply has no place for progress."""
+        name = await self.named(model)
+        if repo := self.names.to_fetch(name):
+            async with aclosing(self._store.pull(repo)) as reports:
+                async for _ in reports:
+                    pass
+            await self.list_models()
+        return self.names.resolve(name)
+
     async def _events(
         self, active: ActiveRequest, request: m.GenerateRequest
     ) -> AsyncGenerator[m.SequenceEvent, None]:
@@ -135,7 +147,11 @@ class Service:
         once. One that did reach it does not: it may be what ended it."""
         for may_repeat in (True, False):
             async with AsyncExitStack() as stack:
-                lease = await self._leased(stack, active, request)
+                leasing = asyncio.create_task(self._leased(stack, active, request))
+                async with aclosing(self._loading(leasing, active.model)) as steps:
+                    async for step in steps:
+                        yield m.SequenceEvent(request_id=active.request_id, progress=step)
+                lease = leasing.result()
                 request.sampling = completed(request.sampling, lease.sampling)
                 await self._admission.admit(request, lease.model, lease.price_request)
                 active.engine = lease.engine
@@ -157,16 +173,32 @@ class Service:
                         raise
             log.warning("engine ended before a request reached it request=%s", active.request_id)
 
+    async def _loading(
+        self, leasing: asyncio.Task[Lease], model: str
+    ) -> AsyncGenerator[m.Progress, None]:
+        """How far the load is that a request waits for. The wait ends with its listener."""
+        try:
+            while not leasing.done():
+                await asyncio.wait({leasing}, timeout=_TELL_S)
+                step = None if leasing.done() else self.residency.load_progress(model)
+                if step is not None:
+                    yield step
+        finally:
+            leasing.cancel()
+            await asyncio.wait({leasing})
+            if not leasing.cancelled():
+                leasing.exception()  # asyncio logs what nobody has looked at
+
     async def tokenize(self, model: str, request: m.TokenizeRequest) -> m.TokenizeReply:
         self.refuse_while_draining()
-        async with self.residency.lease(await self.named(model)) as lease:
+        async with self.residency.lease(await self._here(model)) as lease:
             reply = await lease.engine.client.tokenize(request)
         _raise(reply.fault)
         return reply
 
     async def detokenize(self, model: str, request: m.DetokenizeRequest) -> m.DetokenizeReply:
         self.refuse_while_draining()
-        async with self.residency.lease(await self.named(model)) as lease:
+        async with self.residency.lease(await self._here(model)) as lease:
             reply = await lease.engine.client.detokenize(request)
         _raise(reply.fault)
         return reply

@@ -1,6 +1,7 @@
 // An answer as it grows: the events of the daemon, folded into one message.
 import { keptAnswer } from "./api.js";
 import { withFiles } from "./files.js";
+import { waitWords } from "./format.js";
 import { withPictures } from "./pictures.js";
 
 const TURN_MS = 12; // a burst of events leaves the page its share of time
@@ -37,6 +38,10 @@ export async function answer(key, body, message, signal, onChange) {
   let turn = from;
   try {
     for await (const event of keptAnswer(key, body, signal)) {
+      if (event.waits) {
+        onChange({ ...message, waits: waitWords(event.waits) });
+        continue;
+      }
       const choice = event.choices?.[0];
       const delta = choice?.delta || {};
       if (!message.ttft && (delta.content || delta.reasoning_content || delta.tool_calls)) {

@@ -35,7 +35,8 @@ export const changed = () => dispatchEvent(new Event(CHANGED));
 
 export const call = async (name, body = {}) => (await send("POST", `/admin/${name}`, body)).json();
 
-async function* lines(answer) {
+// The events; with `comments` also what the daemon says of its progress, as { waits }.
+async function* lines(answer, comments = false) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -43,7 +44,10 @@ async function* lines(answer) {
     if (done) return;
     const parts = (rest + value).split("\n");
     rest = parts.pop();
-    for (const line of parts) if (line.startsWith("data: ")) yield line.slice(6);
+    for (const line of parts) {
+      if (line.startsWith("data: ")) yield line.slice(6);
+      else if (comments && line.startsWith(": ")) yield { waits: line.slice(2) };
+    }
   }
 }
 
@@ -73,7 +77,8 @@ export async function* keptAnswer(key, body, signal) {
   for (;;) {
     try {
       const again = () => send("GET", `/v1/answers/${key}?from=${seen}`, undefined, signal);
-      for await (const line of lines(await (open || again)())) {
+      for await (const line of lines(await (open || again)(), true)) {
+        if (line.waits) { yield line; continue; }
         seen += 1;
         failures = 0;
         if (line === "[DONE]") return;

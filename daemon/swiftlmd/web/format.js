@@ -11,6 +11,27 @@ export function seconds(value) {
   return value < 5400 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
 }
 
+const began = new Map();
+
+// By the pace since `key` was first shown; nothing while that is too short to tell.
+export function left(key, part) {
+  const now = performance.now();
+  if (!(part >= began.get(key)?.part)) began.set(key, { part, now });
+  const from = began.get(key);
+  const done = part - from.part;
+  return done > 0.05 && part < 1 ? ` · ${seconds((now - from.now) * (1 - part) / done / 1000)} left` : "";
+}
+
+// What a stream's comment says of its progress, for people: "prefill 512/2048, 12 s left".
+export function waitWords(comment) {
+  const [what, rest] = comment.split(", ");
+  const [, kind, done, total] = what.match(/^(pull|prefill) (\d+)\/(\d+)/) || [];
+  const load = what.match(/^load (\S+) (\d+)%$/);
+  const words = load ? `Loading the model: ${load[1]} ${load[2]} %`
+    : kind && `${kind === "pull" ? "Fetching the model" : "Reading the prompt"}: ${percent(done / (total || 1))}`;
+  return words ? words + (rest ? ` · ${rest}` : "") : "";
+}
+
 // Without its owner, whom a narrow list has no room for, unless two models differ only in that.
 export const shortest = (name, models) => {
   const last = (one) => one.split("/").pop();

@@ -94,7 +94,8 @@ export function Message({ talk, message, live, busy, onRetry, onContinue, onEdit
     ${(message.files || []).map((file) => html`<details class="file"><summary>${String(file.name)}</summary><pre tabindex="0">${String(file.text)}</pre></details>`)}
     ${mine ? message.text && html`<div class="text plain" dir="auto">${message.text}</div>`
     : html`<${Body} text=${message.text || ""} whole=${!live} />`}
-    ${live && !message.text && !message.reasoning && html`<span class="waiting" role="img" aria-label="Waiting"></span>`}
+    ${live && !message.text && !message.reasoning && html`<span class="waiting" role="img" aria-label="Waiting"></span>
+      ${message.waits && html`<small class="dim" role="status">${message.waits}</small>`}`}
     ${(message.calls || []).map((call) => html`<div class="tool"><b>${call.name}</b>
       <pre tabindex="0">${call.arguments}</pre></div>`)}
     ${message.error && html`<${Failure} message=${message} />`}

@@ -1,6 +1,6 @@
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { call, changed, operation } from "./api.js";
-import { bytes, percent } from "./format.js";
+import { bytes, left, percent } from "./format.js";
 import { Download, Hub } from "./hub.js";
 import { Plan } from "./plan.js";
 
@@ -59,7 +59,8 @@ function Card({ model, budget }) {
       model.tools && "tools", model.licence, model.pinned && "pinned"].filter(Boolean).join(" · ")}</p>
     ${model.state === "ready" && budget > 0 && html`<label class="meter">${bytes(held)} of ${bytes(budget)}
       <meter max=${budget} value=${held}></meter></label>`}
-    ${loading && html`<label class="meter">${loading.stage || "starting"} ${percent(loading.fraction)}
+    ${loading && html`<label class="meter">${loading.stage || "starting"} ${percent(loading.fraction)}${
+      left(`${model.model} ${loading.stage} card`, loading.fraction || 0)}
       <progress max="1" value=${loading.fraction || 0}></progress></label>`}
     ${wrong && html`<div class="error notice" role="alert"><p>${wrong}</p>
       ${!planned && model.state !== "broken" && html`<button onClick=${acts.plan}>See what fits</button>`}</div>`}

@@ -1,6 +1,6 @@
 // What the daemon is doing, in a word for the header and in a line where it matters.
 import { html } from "./vendor/htm-preact.js";
-import { bytes, percent, seconds } from "./format.js";
+import { bytes, left, percent, seconds } from "./format.js";
 
 const loadingOf = (status) => status.models.find((model) => model.state === "loading");
 const downloadOf = (status) => status.downloads.find(
@@ -33,13 +33,14 @@ export function Notice({ status }) {
   const loading = loadingOf(status);
   if (loading) {
     return html`<${Progress} part=${loading.load_fraction}
-      text=${`Loading ${loading.model} · ${loading.load_stage || "starting"} ${percent(loading.load_fraction)}`} />`;
+      text=${`Loading ${loading.model} · ${loading.load_stage || "starting"} ${percent(loading.load_fraction)}${
+        left(`${loading.model} ${loading.load_stage}`, loading.load_fraction)}`} />`;
   }
   const download = downloadOf(status);
   if (!download) return null;
-  const left = download.eta_s > 0 ? ` · ${seconds(download.eta_s)} left` : "";
+  const rest = download.eta_s > 0 ? ` · ${seconds(download.eta_s)} left` : "";
   return html`<${Progress} part=${download.done_bytes / download.total_bytes}
-    text=${`Downloading ${download.model} · ${bytes(download.bytes_per_s)}/s${left}`} />`;
+    text=${`Downloading ${download.model} · ${bytes(download.bytes_per_s)}/s${rest}`} />`;
 }
 
 export function Welcome({ status, model }) {

@@ -146,6 +146,48 @@ async def test_a_request_that_waits_for_a_download_can_be_cancelled(world: World
     assert "org/new" not in world.store.models
 
 
+async def test_tokenizing_fetches_what_a_chat_would_fetch(world: World) -> None:
+    world.store.hub["org/new"] = stored_model("org/new", GB)
+    with pytest.raises(ModelNotFound):
+        await world.service.tokenize("org/new", m.TokenizeRequest(text="hi"))
+    world.settings = replace(world.settings, models_on_missing="pull")
+    await world.service.tokenize("org/new", m.TokenizeRequest(text="hi"))
+    await world.service.detokenize("org/new", m.DetokenizeRequest(ids=[1]))
+    assert world.store.pulled == ["org/new"]
+
+
+async def test_a_request_tells_how_far_the_load_is_that_it_waits_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swiftlmd.serving.service._TELL_S", 0.001)
+    world.launcher.gate.clear()
+    events = asked(world)
+    async with aclosing(events):
+        told = (await anext(events)).progress
+        assert told == m.Progress(stage="weights", fraction=0.5)
+        world.launcher.gate.set()
+        while not world.launcher.engines:
+            await settle()
+        world.engine().client.events.put_nowait(m.SequenceEvent(request_id="r", finished=STOP))
+        assert [event.finished async for event in events if event.progress is None] == [STOP]
+
+
+async def test_a_listener_that_leaves_while_its_model_loads_leaves_no_wait_behind(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swiftlmd.serving.service._TELL_S", 0.001)
+    world.launcher.gate.clear()
+    before = asyncio.all_tasks()
+    events = asked(world)
+    async with aclosing(events):
+        await anext(events)
+    left = {task.get_coro().__name__ for task in asyncio.all_tasks() - before}
+    assert "_leased" not in left
+    world.launcher.gate.set()
+    await settle()
+    assert world.residency.residents[0].leases == 0
+
+
 async def test_a_request_is_listed_while_it_runs_and_counted_when_it_ends(world: World) -> None:
     task = asyncio.create_task(collect(asked(world)))
     await settle()

@@ -2375,6 +2375,16 @@ class Progress(betterproto2.Message):
 
     total_bytes: "int" = betterproto2.field(4, betterproto2.TYPE_UINT64)
 
+    stage: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+    """
+    of the load of its model; "" = the model is loaded
+    """
+
+    fraction: "float" = betterproto2.field(6, betterproto2.TYPE_FLOAT)
+    """
+    of that stage
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "Progress", Progress)
 
