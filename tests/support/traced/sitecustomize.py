@@ -1,4 +1,5 @@
-"""Which of our files run while a switch is on, written down by every process that starts here.
+"""Which of our functions run for the first time while a switch is on and in which file,
+written down by every process that starts here.
 
 On `PYTHONPATH`; the folder is named by SWIFTLM_TRACE_FILES, the switch is the file `on` in it.
 """
@@ -9,21 +10,21 @@ import os
 import sys
 import threading
 import time
-from types import FrameType
+from types import CodeType, FrameType
 
 PLACE = os.environ.get("SWIFTLM_TRACE_FILES", "")
 ROOMS = ("swiftlmd", "swiftlm_engine", "swiftlm_proto")
 
 running = False
-seen: set[str] = set()
+seen: set[CodeType] = set()
 
 
 def note(frame: FrameType, event: str, _: object) -> None:
     code = frame.f_code
-    if not running or event != "call" or code.co_filename in seen or code.co_name == "<module>":
+    if not running or event != "call" or code in seen or code.co_name == "<module>":
         return
+    seen.add(code)
     name = code.co_filename
-    seen.add(name)
     room = next((part for part in name.split("/") if part in ROOMS), "")
     if room:
         with open(f"{PLACE}/{os.getpid()}", "a", encoding="utf-8") as out:
