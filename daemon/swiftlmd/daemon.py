@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -29,7 +30,7 @@ from swiftlmd.admin.doctor import Doctor
 from swiftlmd.admin.service import AdminService
 from swiftlmd.admin.socket import OwnerOnlyServer
 from swiftlmd.calibration import CalibrationAdmin, CalibrationStore, Calibrator
-from swiftlmd.clock import Clock, SystemClock
+from swiftlmd.clock import BackgroundClock, Clock, SystemClock
 from swiftlmd.cluster.service import ClusterService
 from swiftlmd.config.http import api_keys, http_options
 from swiftlmd.config.live import Changes, LiveConfiguration
@@ -80,6 +81,8 @@ from swiftlmd.store.service import Basis, StoreService
 log = logging.getLogger(__name__)
 
 _CLOSE_S = 2.0
+_QUIET_S, _EMPTY_S = 5.0, 60.0  # between looks with a model that nobody uses, and without one
+_ASKED_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class Daemon:
         self._given = given
         self._configuration = given.configuration
         self._clock = clock or SystemClock()
+        self._background = BackgroundClock(self._clock, self._quiet_s)
+        self._asked_at = -math.inf  # for warnings, by `status` or `/health`
         self._notifier = Notifier(given.environ)
         self._stop_asked = asyncio.Event()
         self.wants_restart = False  # once `run` has returned
@@ -149,16 +154,17 @@ class Daemon:
             memory_is_short=lambda: self._watch.level is Level.HARD,
             observe=ProcessObserver(),
             became_ready=self._engine_reported,
+            begins=self._background.wake,
         )
         self._reclaimer = EngineReclaimer(self._residency)
         self._watch = Watch(
-            self._governor, readings, self._reclaimer, self._clock, self._residency.pids
+            self._governor, readings, self._reclaimer, self._background, self._residency.pids
         )
         self._calibrator = Calibrator(
             residency=self._residency,
             store=calibrations,
             limits=self._machine.limits,
-            clock=self._clock,
+            clock=self._background,
             settings=self._settings,
             quiet=lambda: not len(self._service.requests) and self._is_calm(),
         )
@@ -177,6 +183,7 @@ class Daemon:
             machine=self._machine,
             admission=Admission(self._watch),
             observe=self._calibrator.observe,
+            begins=self._background.wake,
         )
         self._preloads = Preload(self._residency, self._service.named)
 
@@ -193,6 +200,7 @@ class Daemon:
                 finally:
                     for chore in chores:
                         chore.cancel()
+                    await self._background.close()
         await self._store.close()
         self._given.breaker.clear()
 
@@ -357,7 +365,7 @@ class Daemon:
         )
 
     def _chores(self, runner: web.AppRunner) -> Iterator[Coroutine[None, None, None]]:
-        clock = self._clock
+        clock = self._background
 
         def woken(_: float) -> None:
             if runner.server is not None:
@@ -382,7 +390,12 @@ class Daemon:
             ("calm", partial(restore_when_calm, self._may_restore, restore, clock)),
             ("preload", self._preload),
             ("kept prefixes", self._kept_prefixes.run),
-            ("folders", partial(watch_folders, self._store.look_for_folders, clock)),
+            (
+                "folders",
+                partial(
+                    watch_folders, self._store.look_for_folders, self._store.warnings_asked, clock
+                ),
+            ),
             ("disk watch", partial(self._disk.run, clock)),
             ("log care", partial(shorten_logs, given.paths.logs, clock)),
         ):
@@ -396,7 +409,18 @@ class Daemon:
         settings = self._settings()
         await self._preloads.run((*settings.models_preload, *settings.models_pinned))
 
+    def _quiet_s(self) -> float:
+        """How long background tasks pause at least: a wake-up keeps the processor from sleeping."""
+        if len(self._service.requests) or not self._is_calm():
+            return 0.0
+        if self._clock.now() < self._asked_at + _ASKED_S:
+            return 0.0  # status is being watched
+        is_empty = all(resident.failed for resident in self._residency.residents)
+        return _EMPTY_S if is_empty else _QUIET_S
+
     def _warnings(self) -> list[str]:
+        self._asked_at = self._clock.now()
+        self._background.wake()
         found = []
         if problem := self._configuration.problem():
             found.append(

@@ -117,12 +117,14 @@ class Calibrator:
         idle_s = self._clock.now() - resident.used_at
         if resident.leases or idle_s < IDLE_S or not self._quiet():
             return False
+        if not engine.loaded.fingerprint:  # nothing could be kept under it
+            return False
         if resident.name in self._known or self._tries.get(resident.name, 0) >= _MOST_TRIES:
             return False
         kept = await self.find(resident)
         if kept is not None:
             self._known[resident.name] = kept
-        return kept is None and bool(engine.loaded.fingerprint)
+        return kept is None
 
     async def _measure_unasked(self, resident: Resident) -> None:
         engine = resident.engine

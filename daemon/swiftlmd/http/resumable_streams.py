@@ -159,7 +159,8 @@ class KeptAnswers:
         self._make_room(generation.client)
         answer = self._answers[key] = KeptAnswer(encoder, generation.client)
         answer.task = asyncio.create_task(_fill(answer, generation, record))
-        self._ticker = self._ticker or asyncio.create_task(self._tick())
+        if self._ticker is None or self._ticker.done():
+            self._ticker = asyncio.create_task(self._tick())
         return answer
 
     def find(self, key: str) -> KeptAnswer:
@@ -204,7 +205,7 @@ class KeptAnswers:
             raise ServiceError(Kind.BUSY, message, retry_after_s=5)
 
     async def _tick(self) -> None:
-        while True:
+        while self._answers:  # an idle daemon is not woken
             await asyncio.sleep(_TICK_S)
             now = time.monotonic()
             for key, answer in list(self._answers.items()):

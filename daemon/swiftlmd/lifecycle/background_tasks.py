@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 _PAUSE_S = 5.0
 _CALM_S = 60.0
 _LOG_CARE_S = 600.0
-_FOLDERS_S = 10.0
+_FOLDERS_S, _ASKED_S = 60.0, 5.0
 
 
 async def restart_on_error(name: str, chore: Callable[[], Awaitable[None]], clock: Clock) -> None:
@@ -70,8 +70,12 @@ async def shorten_logs(folder: Path, clock: Clock) -> None:
         await asyncio.to_thread(cut)
 
 
-async def watch_folders(look: Callable[[], Awaitable[None]], clock: Clock) -> None:
-    """Disks come and go."""
+async def watch_folders(
+    look: Callable[[], Awaitable[None]], asked: asyncio.Event, clock: Clock
+) -> None:
+    """Disks come and go. `asked`: somebody wants to know of it."""
     while True:
+        asked.clear()
         await look()
-        await clock.sleep(_FOLDERS_S)
+        await clock.sleep(_ASKED_S)
+        await clock.wait(asked, _FOLDERS_S - _ASKED_S)

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from swiftlmd.clock import Clock
 
-_PERIOD_S = 5.0
+_PERIOD_S, _ASKED_S = 60.0, 5.0  # while nobody asks, and after a question
 _LITTLE_BYTES = 100 * 10**6
 
 
 class DiskWatch:
-    """`run` looks every few seconds, in a thread: a sleeping volume holds up nobody."""
+    """`run` looks once a minute, and soon after somebody asked for warnings; in a thread: a
+    sleeping volume holds up nobody."""
 
     def __init__(
         self, folders: Sequence[Path], free_bytes: Callable[[Path], int] | None = None
@@ -23,16 +24,21 @@ class DiskWatch:
         self._folders = tuple(dict.fromkeys(folders))
         self._free_bytes = free_bytes or _free_bytes
         self._short: dict[Path, int] = {}  # folders with little room: bytes free
+        self._asked = asyncio.Event()
 
     async def run(self, clock: Clock) -> None:
         while True:
+            self._asked.clear()
             await self.look()
-            await clock.sleep(_PERIOD_S)
+            await clock.sleep(_ASKED_S)
+            await clock.wait(self._asked, _PERIOD_S - _ASKED_S)
 
     async def look(self) -> None:
         self._short = await asyncio.to_thread(self._found)
 
     def warnings(self) -> list[str]:
+        """As of the last look; the next one comes soon."""
+        self._asked.set()
         return [
             f"the disk of {folder} is full ({free / 1e6:.0f} MB free): log lines, records and kept "
             "prompts are lost; make room on it"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -43,7 +44,8 @@ _COOL_DOWN_S = 5.0
 _REFUSALS = frozenset(
     {Kind.INVALID, Kind.UNSUPPORTED, Kind.CONTEXT_TOO_LONG, Kind.NOT_ENOUGH_MEMORY, Kind.BUSY}
 )
-_TICK_S = 1.0
+_TICK_S = 1.0  # between two looks at keep-alives
+_LONGEST_PAUSE_S = 600.0
 _STOP_BASE_S = 10.0
 _STOP_S_PER_GB = 1.0  # unmapping and unwiring take time; never kill in the middle of it
 
@@ -94,7 +96,9 @@ class Residency:
         memory_is_short: Callable[[], bool] = lambda: False,
         observe: Observe = unobserved,
         became_ready: Callable[[m.LoadedModel], None] = lambda loaded: None,
+        begins: Callable[[], None] = lambda: None,
     ) -> None:
+        """`begins` is told of each load, `became_ready` what its engine says of itself."""
         self._clock = clock
         self._store = store
         self._launcher = launcher
@@ -102,11 +106,13 @@ class Residency:
         self._settings = settings
         self._observe = observe
         self._became_ready = became_ready
+        self._begins = begins
         self._residents: dict[str, Resident] = {}
         self._room = Evictor(clock, planner, self._residents, self._stop, memory_is_short)
         self._tasks = asyncio.TaskGroup()
         self._closing = False
         self._being_removed: set[str] = set()  # their files go: nobody loads them
+        self._expiry_changed = asyncio.Event()  # of some model, perhaps
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -178,6 +184,7 @@ class Residency:
             yield Lease(resident.name, engine, resident.price_request, resident.sampling)
         finally:
             resident.give_back(self._clock.now())
+            self._expiry_changed.set()
 
     def load_progress(self, name: str) -> m.Progress | None:
         """Of the load of this model, while there is one."""
@@ -218,6 +225,7 @@ class Residency:
         if resident is None or resident.failed or resident.state is State.UNLOADING:
             raise ServiceError(Kind.INVALID, f"model '{name}' is not loaded; load it with --pin")
         resident.pin(pinned)
+        self._expiry_changed.set()
 
     async def unload(self, name: str, *, force: bool = False) -> Unloaded:
         """The model's process is gone when this returns. Raises ServiceError while it is used."""
@@ -257,6 +265,7 @@ class Residency:
         """The configuration changed: what needs no new load counts at once."""
         for resident in self.residents:
             resident.take_over(before, now)
+        self._expiry_changed.set()
 
     async def _ready(self, name: str) -> Resident:
         """The model, ready and with one lease taken."""
@@ -291,6 +300,7 @@ class Residency:
                     continue
                 resident.keep_alive_s, resident.settings = asked.models_keep_alive, asked
                 resident.asked = asked.asked_beside(self._settings().for_model(resident.name))
+                self._expiry_changed.set()
             if pin and resident.state is not State.UNLOADING:
                 resident.pin(True)
             if resident.usable or resident.state in (State.LOADING, State.FAILED):
@@ -369,6 +379,7 @@ class Residency:
         resident.progress = m.LoadEvent(stage=m.LoadEventStage.READING)
         resident.task = self._tasks.create_task(self._load(resident))
         resident.task.add_done_callback(partial(self._load_ended, resident))
+        self._begins()
         return resident.task
 
     async def _load(self, resident: Resident) -> ServiceError | None:
@@ -395,6 +406,7 @@ class Residency:
             engine.loaded.load_s = took_s = self._clock.now() - started_at
             resident.became_ready(engine, self._clock.now())
             self._became_ready(engine.loaded)
+            self._expiry_changed.set()
             resident.attending = self._tasks.create_task(self._attend(resident, engine))
             log.info("model ready model=%s pid=%d s=%.2f", resident.name, engine.pid, took_s)
             return None
@@ -527,11 +539,19 @@ class Residency:
     async def _tick(self) -> None:
         """Unloads what has been idle for longer than its keep-alive."""
         while True:
-            await self._clock.sleep(_TICK_S)
+            await self._clock.wait(self._expiry_changed, self._pause_s())
+            self._expiry_changed.clear()
             for resident in self.residents:
                 if self._clock.now() >= resident.expires_at() and not resident.leaving:
                     message = f"model '{resident.name}' was idle"
                     self._stop(resident, m.Fault(kind=Kind.SHUTTING_DOWN, message=message))
+
+    def _pause_s(self) -> float:
+        """Until the next model expires, if none of them is used or loaded before."""
+        expires_at = min(
+            (r.expires_at() for r in self.residents if not r.leaving), default=math.inf
+        )
+        return min(max(expires_at - self._clock.now(), _TICK_S), _LONGEST_PAUSE_S)
 
 
 def _refuse_if_used(resident: Resident, force: bool) -> None:

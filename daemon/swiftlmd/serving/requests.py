@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -62,8 +62,9 @@ class ActiveRequest:
 class RequestTable:
     """Every accepted request is in here until it has ended; `idle` is set when none is."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, begins: Callable[[], None] = lambda: None) -> None:
         self._clock = clock
+        self._begins = begins
         self._active: dict[str, ActiveRequest] = {}
         self.idle = asyncio.Event()
         self.idle.set()
@@ -85,7 +86,9 @@ class RequestTable:
         request.state.request_id, request.state.phase = request_id, "loading"
         self._active[request_id] = request
         self.accepted += 1
-        self.idle.clear()
+        if self.idle.is_set():
+            self.idle.clear()
+            self._begins()
         try:
             yield request
         except ServiceError:

@@ -76,7 +76,9 @@ class Service:
         machine: Machine,
         admission: Admission,
         observe: Observer = _look_away,
+        begins: Callable[[], None] = lambda: None,
     ) -> None:
+        """`begins` is told when the first request of a busy time has come."""
         self._clock = clock
         self._about = about
         self._settings = settings
@@ -85,7 +87,7 @@ class Service:
         self._admission = admission
         self._observe = observe
         self.residency = residency
-        self.requests = RequestTable(clock)
+        self.requests = RequestTable(clock, begins)
         self.names = ModelNames(settings, self._latest_used)
         self.draining = False
         self._stored: list[StoredModel] = []

@@ -52,6 +52,7 @@ class ModelStore:
         self._pulls = Pulls(paths, self._records, self._shelf)
         self._jobs = Jobs()
         self._absent: tuple[Path, ...] = ()
+        self.warnings_asked = asyncio.Event()  # cleared by who looks
         self._resumed: set[asyncio.Task[None]] = set()
 
     def reach(self, options: StoreOptions) -> None:
@@ -73,6 +74,8 @@ class ModelStore:
         self._absent = await asyncio.to_thread(self._shelf.absent)
 
     def warnings(self) -> tuple[str, ...]:
+        """As of the last look for folders."""
+        self.warnings_asked.set()
         return tuple(
             f"the folder {path} (models.folders) is not there, nor are its models: "
             f"connect its disk, or change it with `swiftlmctl config edit`"

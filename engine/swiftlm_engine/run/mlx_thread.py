@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 IDLE_WAIT_S = 0.5
 SOON_S = 0.01
+# After so many looks that found nothing to do, only calls bring something new: a thread that wakes
+# twice a second keeps a processor from sleeping.
+IDLE_LOOKS, LONG_WAIT_S = 6, 60.0
 
 
 class Steps(Protocol):
@@ -31,7 +34,8 @@ class Steps(Protocol):
     def step(self) -> None: ...
 
     def idle(self) -> bool:
-        """Called about twice a second while there is nothing to do, and soon again when True."""
+        """Called about twice a second for a while when there is nothing to do, then once a minute;
+        soon again when True."""
 
 
 class MlxThread:
@@ -48,6 +52,7 @@ class MlxThread:
         self._is_fatal = is_fatal
         self._steps: Steps | None = None
         self._idle_wait_s = IDLE_WAIT_S
+        self._num_idle_looks = 0  # in a row, without a step or work of a pause
         self._stopping = False
         self._ended = threading.Event()
         self.last_step_at = time.monotonic()
@@ -129,16 +134,26 @@ class MlxThread:
         if steps.has_work:
             steps.step()
             self.last_step_at = time.monotonic()
-            self._idle_wait_s = IDLE_WAIT_S
+            self._idle_wait_s, self._num_idle_looks = IDLE_WAIT_S, 0
         elif not busy:
             self.last_step_at = time.monotonic()
-            self._idle_wait_s = SOON_S if steps.idle() else IDLE_WAIT_S
+            self._idle_wait_s = self._look_idly(steps)
+
+    def _look_idly(self, steps: Steps) -> float:
+        """Does what pauses are for; returns when to look again, unless a call comes."""
+        if steps.idle():
+            self._num_idle_looks = 0
+            return SOON_S
+        self._num_idle_looks += 1
+        return IDLE_WAIT_S if self._num_idle_looks < IDLE_LOOKS else LONG_WAIT_S
 
     def _run_calls(self, *, wait: bool) -> None:
         """Those that are here: one that comes meanwhile lets a step pass first, or callers that
         always have a next one would stop all sequences."""
         try:
             run = self._calls.get(block=wait, timeout=self._idle_wait_s if wait else None)
+            if wait:
+                self.last_step_at = time.monotonic()  # what begins now is not as old as the pause
             for _ in range(self._calls.qsize()):
                 run()
                 run = self._calls.get_nowait()
