@@ -84,7 +84,7 @@ pictures: setup
 	for file in docs/img/companion-*.png; do cp ".cache/pictures/$${file##*/}" "$$file" || exit 1; done
 
 soak: setup
-	$(FAST) $(PYTHON) -m pytest tests -m slow -s
+	$(FAST) $(PYTHON) -m pytest tests -m slow -s --timeout 3600
 
 proto: setup
 	PYTHON=$(PYTHON) scripts/generate_proto.sh

@@ -306,6 +306,7 @@ async def live(folder: Path, operations: list[tuple[str, int]]) -> None:
         finally:
             for task in life.running:
                 task.cancel()
+            await asyncio.gather(*life.running, return_exceptions=True)
             await life.store.close()
             shutil.rmtree(folder)
 
