@@ -15,8 +15,10 @@ import mlx.core as mx
 from swiftlm_engine.sampling.logprobs import TokenLogprob, of_tokens
 from swiftlm_engine.schedule.sequence import Sequence
 
-# With the largest vocabularies (262,144) 64 MiB of logits in float32, and a few arrays like it.
-PIECE_TOKENS = 64
+# Logits of a piece, and what scoring makes of a few of its rows, take what the plan has for the
+# logits of sixteen rows that decode (`brain/plan/scratch.py`), however large the vocabulary.
+PIECE_TOKENS = 32
+_ROWS_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,11 @@ class PromptScores:
             first = ScoredToken(sequence.prompt_ids[0], math.nan)
             self._scores[sequence.key] = [first]
         ids = sequence.prompt_ids[start + 1 : start + 1 + logits.shape[1]]
-        rows = of_tokens(logits[0], ids, self._top[sequence.request_id])
-        found = [ScoredToken(i, own, top) for i, (own, top) in zip(ids, rows, strict=True)]
-        self._scores[sequence.key] += found
+        for at in range(0, len(ids), _ROWS_AT_ONCE):
+            some = ids[at : at + _ROWS_AT_ONCE]
+            rows = of_tokens(logits[0, at : at + len(some)], some, self._top[sequence.request_id])
+            found = [ScoredToken(i, own, top) for i, (own, top) in zip(some, rows, strict=True)]
+            self._scores[sequence.key] += found
 
     def take(self, sequence: Sequence) -> list[ScoredToken]:
         """The scores of every prompt token; empty if nobody asked."""
