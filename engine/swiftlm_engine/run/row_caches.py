@@ -51,14 +51,18 @@ class _Handed(Enum):
 class RowCaches:
     """Owned by the thread that evaluates; every method runs there."""
 
-    def __init__(self, unpadded: bool = False, prefers_padding: bool = True) -> None:
+    def __init__(
+        self, unpadded: bool = False, prefers_padding: bool = True, alike: bool = False
+    ) -> None:
         """`unpadded`: the model's attention is routed, so exact KV may be kept row by row.
-        `prefers_padding`: rows of nearly one length are padded even then (the CPU back end)."""
+        `prefers_padding`: rows of nearly one length are padded even then (the CPU back end).
+        `alike`: a lone row goes the way of several, so that its result has the same bits."""
         self._num_rows = 0
         self._merged: Caches = []  # merged, or one row's own
         self._separate: list[Caches] = []  # one list per row, for caches that are not merged
         self._can_unpad = unpadded
         self._prefers_padding = prefers_padding
+        self._alike = alike
         self._is_padded = False  # how exact KV of the present rows is merged
         self._common = 0  # first tokens that the present rows share
         self._sharing: Sharing | None = None  # of the rows' caches, where they have it
@@ -122,7 +126,10 @@ class RowCaches:
         for handed in self._handed() - self._tried:
             self._try(model, inputs, handed)
         if not self._separate:
-            return model(inputs[:, None], cache=self._merged)[:, -1, :]
+            caches = self._merged
+            if self._alike and self._num_rows == 1 and self._can_unpad:
+                caches = [_as_rows(cache) for cache in caches]
+            return model(inputs[:, None], cache=caches)[:, -1, :]
         return mx.concatenate(
             [
                 model(inputs[i : i + 1, None], cache=caches)[:, -1, :]
@@ -285,6 +292,13 @@ class RowCaches:
             cache.gather()
         self.clear()
         self.extend(rows)
+
+
+def _as_rows(lone: Any) -> Any:
+    kind = type(lone)
+    if kind is CacheList:
+        return CacheList(*map(_as_rows, lone.caches))
+    return UnpaddedCache([lone]) if UnpaddedCache.holds(kind) and not lone.empty() else lone
 
 
 Claim = tuple[Extent[Any], int]

@@ -101,13 +101,13 @@ inline void tq_multiply_bytes(int* c, uint a0, uint a1, uint a2, uint a3, uint b
   }
 }
 
-// m16n8k16, fp16: as above with two columns of a (rows of b) per word instead of four
-inline void tq_multiply_halves(float* c, uint a0, uint a1, uint a2, uint a3, uint b0, uint b1,
-                               int L = __builtin_LINE()) {
+// m16n8k16, 16 bits: as above with two columns of a (rows of b) per word instead of four
+template <class Z>
+inline void multiply_16_bits(float* c, uint a0, uint a1, uint a2, uint a3, uint b0, uint b1, int L) {
   auto all = shim::exchange(Fragments{{a0, a1, a2, a3}, {b0, b1}}, L);
   const uint group = shim::cur->lane / 4, quad = shim::cur->lane % 4;
   auto number = [](uint word, uint k) {
-    return (float)std::bit_cast<half>((ushort)(word >> (16 * (k & 1))));
+    return (float)std::bit_cast<Z>((ushort)(word >> (16 * (k & 1))));
   };
   for (uint r = 0; r < 4; ++r) {
     const uint row = group + 8 * (r / 2), column = 2 * quad + (r & 1);
@@ -118,4 +118,18 @@ inline void tq_multiply_halves(float* c, uint a0, uint a1, uint a2, uint a3, uin
       c[r] = std::fma(a, b, c[r]);
     }
   }
+}
+inline void tq_multiply_halves(float* c, uint a0, uint a1, uint a2, uint a3, uint b0, uint b1,
+                               int L = __builtin_LINE()) {
+  multiply_16_bits<half>(c, a0, a1, a2, a3, b0, b1, L);
+}
+inline void tq_multiply_bfloats(float* c, uint a0, uint a1, uint a2, uint a3, uint b0, uint b1,
+                                int L = __builtin_LINE()) {
+  multiply_16_bits<bfloat>(c, a0, a1, a2, a3, b0, b1, L);
+}
+inline uint tq_less_128(uint a) {
+  auto one = [](ushort bits) {
+    return (uint)std::bit_cast<ushort>((bfloat)((float)std::bit_cast<bfloat>(bits) - 128.f));
+  };
+  return one((ushort)a) | one((ushort)(a >> 16)) << 16;
 }

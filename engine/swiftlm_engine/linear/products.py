@@ -1,0 +1,128 @@
+"""`RowProducts`: products of few rows with weights, each row to the same bits at every width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+
+from swiftlm_engine.linear.cuda_text import row_product
+from swiftlm_engine.turboquant.kernels.dialect import Dialect, Text, compiled
+
+MAX_ROWS = 32
+FORCED_WIDE = 0
+_BITS = (2, 3, 4, 5, 6, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """As MLX packs them; 16 `bits` are plain numbers without scales."""
+
+    weight: mx.array  # (N, K * bits / 32), or (E, N, ...)
+    scales: mx.array | None = None
+    biases: mx.array | None = None
+    group: int = 64
+    bits: int = 16
+    mode: str = "affine"
+
+    @property
+    def inputs(self) -> int:
+        last = self.weight.shape[-1]
+        return last if self.bits == 16 else last * 32 // self.bits
+
+    @property
+    def outputs(self) -> int:
+        return int(self.weight.shape[-2])
+
+
+@dataclass(slots=True)
+class RowProducts:
+    """The kernels of one GPU. Lazy."""
+
+    dialect: Dialect
+    _kernels: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+
+    @staticmethod
+    def fits(weights: Weights, dtype: mx.Dtype) -> bool:
+        """Whether there is a kernel for these weights and rows of this number type."""
+        if dtype not in (mx.float16, mx.bfloat16) or weights.inputs % 32:
+            return False
+        if weights.bits == 16:
+            return weights.weight.dtype == dtype
+        if weights.scales is None or weights.group not in (32, 64, 128):
+            return False
+        if weights.mode == "mxfp4":
+            return True
+        packed = weights.mode == "affine" and weights.bits in _BITS and weights.biases is not None
+        return packed and weights.scales.dtype in (dtype, mx.float32)
+
+    def product(self, x: mx.array, weights: Weights) -> mx.array:
+        """(..., K) of up to `MAX_ROWS` rows -> (..., N)."""
+        rows = x.size // x.shape[-1]
+        shape = (*x.shape[:-1], weights.outputs)
+        if x.ndim != 3:
+            x = x.reshape(1, rows, -1)
+        tiles = 1 if rows <= 8 else 2 if rows <= 16 else 4
+        return self._launch([x, weights.weight], weights, tiles, 1, shape)
+
+    def gathered(self, x: mx.array, weights: Weights, experts: mx.array) -> mx.array:
+        """Rows (R, K) with experts (P,), a multiple of R: row i meets P / R neighbours -> (P, N)."""
+        shape = (experts.size, weights.outputs)
+        inputs = [x, weights.weight, experts]
+        return self._launch(inputs, weights, 1, experts.size, shape, gather=True)
+
+    def _launch(
+        self,
+        inputs: list[mx.array],
+        weights: Weights,
+        tiles: int,
+        blocks: int,
+        shape: tuple[int, ...],
+        gather: bool = False,
+    ) -> mx.array:
+        scales = weights.weight if weights.scales is None else weights.scales
+        biases = scales if weights.biases is None else weights.biases
+        warps = warps_for(weights.inputs)
+        wide = FORCED_WIDE or (2 if weights.outputs >= 4096 and tiles * warps <= 32 else 1)
+        kernel = self._kernel(weights, inputs[0].dtype, (wide, tiles, warps, int(gather)))
+        (out,) = kernel(
+            inputs=[*inputs, scales, biases],
+            template=[("Z", inputs[0].dtype)],
+            grid=(-(-weights.outputs // (16 * wide)) * warps * 32, blocks, 1),
+            threadgroup=(warps * 32, 1, 1),
+            output_shapes=[shape],
+            output_dtypes=[inputs[0].dtype],
+        )
+        return out  # type: ignore[no-any-return]  # mlx's kernels are untyped
+
+    def _kernel(self, weights: Weights, dtype: mx.Dtype, sizes: tuple[int, ...]) -> Any:
+        key = (weights.bits, weights.mode, weights.group, dtype, weights.inputs % 64, *sizes)
+        if key not in self._kernels:
+            codes = 2 if weights.bits == 16 else int(weights.mode == "mxfp4")
+            plain = weights.bits == 16
+            unit = 32 if weights.inputs % 64 or (weights.group == 32 and not plain) else 64
+            lines = {
+                "BITS": weights.bits,
+                "CODES": codes,
+                "UNIT": unit,
+                "GROUP": unit if plain else weights.group,
+                "HALF": int(dtype == mx.float16),
+            }
+            numbers = "".join(f"#define {name} {value}\n" for name, value in lines.items())
+            named = dict(zip(("MT", "NT", "NW"), sizes, strict=False))
+            self._kernels[key] = compiled(self.dialect, _text(bool(sizes[3])), numbers, named)
+        return self._kernels[key]
+
+
+@cache
+def _text(gather: bool) -> Text:
+    return row_product(gather)
+
+
+def warps_for(inputs: int) -> int:
+    """Of a block, which share the inputs: by their number alone, as the order of a sum is its."""
+    if inputs < 2048:
+        return 4
+    return 8 if inputs < 8192 else 16
