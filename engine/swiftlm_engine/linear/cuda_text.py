@@ -119,8 +119,8 @@ TQ_FN void tq_pairs(u32* pair, const u32* words) {
   TQ_UNROLL for (int i = 0; i < WORDS; ++i) {
     const u32 w = words[i], size = w & 0x77777777u;
     TQ_UNROLL for (int j = 0; j < 2; ++j) {
-      const u32 high = tq_permute(FP4_HIGH, size >> (16 * j)), low = tq_permute(FP4_LOW, size >> (16 * j));
-      const u32 some = w >> (16 * j);
+      const u32 some = w >> (16 * j), which = size >> (16 * j);
+      const u32 high = tq_permute(FP4_HIGH, which), low = tq_permute(FP4_LOW, which);
       pair[4 * i + 2 * j] =
           tq_permute(low, high, 0x5140u) | (some << 12 & 0x8000u) | (some << 24 & 0x80000000u);
       pair[4 * i + 2 * j + 1] =
@@ -215,7 +215,9 @@ _BODY = r"""
   u32 next[MT][2][WORDS];
   if (warp < units) {
     TQ_UNROLL for (int m = 0; m < MT; ++m) {
-      TQ_UNROLL for (int h = 0; h < 2; ++h) tq_fetch(next[m][h], weights[m][h] + warp * (4 * BYTES));
+      TQ_UNROLL for (int h = 0; h < 2; ++h) {
+        tq_fetch(next[m][h], weights[m][h] + warp * (4 * BYTES));
+      }
     }
   }
   for (int unit = warp; unit < units; unit += NW) {
@@ -262,12 +264,12 @@ _BODY = r"""
       float s[2], b[2];
       TQ_UNROLL for (int h = 0; h < 2; ++h) {
         const long at = scale[m][h] + unit * UNIT / GROUP;
-        if constexpr (CODES == 0) {
-          s[h] = float(scales[at]);
-          b[h] = float(biases[at]);
-        } else if constexpr (CODES == 1) {
-          s[h] = TQ_FLOAT(scales[at] > 0 ? (u32)scales[at] << 23 : 0x400000u);
-        }
+#if CODES == 0
+        s[h] = float(scales[at]);
+        b[h] = float(biases[at]);
+#elif CODES == 1
+        s[h] = TQ_FLOAT(scales[at] > 0 ? (u32)scales[at] << 23 : 0x400000u);
+#endif
       }
       TQ_UNROLL for (int t = 0; t < NT; ++t) {
         TQ_UNROLL for (int r = 0; r < 4; ++r) {

@@ -68,7 +68,7 @@ class RowProducts:
         return self._launch([x, weights.weight], weights, tiles, 1, shape)
 
     def gathered(self, x: mx.array, weights: Weights, experts: mx.array) -> mx.array:
-        """Rows (R, K) with experts (P,), a multiple of R: row i meets P / R neighbours -> (P, N)."""
+        """Rows (R, K), each with P / R of the experts (P,), in order -> (P, N)."""
         shape = (experts.size, weights.outputs)
         inputs = [x, weights.weight, experts]
         return self._launch(inputs, weights, 1, experts.size, shape, gather=True)
