@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "engine"))
 import mlx.core as mx
 
 from swiftlm_engine.linear import products
-from swiftlm_engine.linear.products import RowProducts, Weights
+from swiftlm_engine.linear.products import ProductWeights, RowProducts
 from swiftlm_engine.turboquant.kernels.dialect import cuda
 
 FORMATS = [
@@ -30,18 +30,22 @@ SHAPES = [(4096, 4096), (1024, 4096), (12288, 4096), (4096, 12288), (151936, 409
 WIDTHS = (1, 2, 4, 8, 16, 32)
 
 
-def packed(outputs: int, inputs: int, form: tuple[str, int, int], dtype: mx.Dtype) -> Weights:
+def packed(
+    outputs: int, inputs: int, form: tuple[str, int, int], dtype: mx.Dtype
+) -> ProductWeights:
     mode, bits, group = form
     weight = mx.random.normal((outputs, inputs)).astype(dtype)
     if mode == "plain":
         mx.eval(weight)
-        return Weights(weight)
+        return ProductWeights(weight)
     parts = mx.quantize(weight, group_size=group, bits=bits, mode=mode)
     mx.eval(parts)
-    return Weights(parts[0], parts[1], parts[2] if len(parts) > 2 else None, group, bits, mode)
+    return ProductWeights(
+        parts[0], parts[1], parts[2] if len(parts) > 2 else None, group, bits, mode
+    )
 
 
-def plain(weights: Weights) -> mx.array:
+def plain(weights: ProductWeights) -> mx.array:
     if weights.scales is None:
         return weights.weight.astype(mx.float32)
     scales, biases = weights.scales, weights.biases
@@ -75,7 +79,9 @@ def check(kernels: RowProducts) -> bool:
     return not wrong
 
 
-def microseconds(call: Callable[[mx.array, Weights], mx.array], rows: int, sets: list) -> float:
+def microseconds(
+    call: Callable[[mx.array, ProductWeights], mx.array], rows: int, sets: list
+) -> float:
     """Each call waits for the one before: one number of its result is added to the next rows."""
     x = mx.random.normal((rows, 1, sets[0].inputs)).astype(mx.float16)
 
@@ -92,13 +98,13 @@ def microseconds(call: Callable[[mx.array, Weights], mx.array], rows: int, sets:
     return best / 32 * 1e6
 
 
-def mlx_rows(x: mx.array, weights: Weights) -> mx.array:
+def mlx_rows(x: mx.array, weights: ProductWeights) -> mx.array:
     return mx.quantized_matmul(
         x, weights.weight, weights.scales, weights.biases, True, weights.group, weights.bits
     )
 
 
-def mlx_flat(x: mx.array, weights: Weights) -> mx.array:
+def mlx_flat(x: mx.array, weights: ProductWeights) -> mx.array:
     flat = x.reshape(x.shape[0], -1)
     if len(flat) < 8:
         flat = mx.pad(flat, ((0, 8 - len(flat)), (0, 0)))

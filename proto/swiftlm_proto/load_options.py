@@ -68,6 +68,13 @@ LOAD_OPTIONS = (
         "Activation dtype; empty = the model's own",
         choices=("", "float32", "float16", "bfloat16"),
     ),
+    LoadOption(
+        "exact",
+        Kind.TEXT,
+        "On a GPU, compute a request to the same bits whoever is served beside it: unless it costs "
+        "a lone one more than a quarter (auto), always (on), never (off)",
+        choices=_AUTO_ON_OFF,
+    ),
     LoadOption("gpu_layers", Kind.LAYERS, "First layers on the accelerator, the rest on the CPU"),
     LoadOption(
         "stream_experts",

@@ -242,6 +242,7 @@ class Settings:
     engine_parallel: int = _of_load("parallel")
     engine_kv: str = _of_load("kv")
     engine_dtype: str = _of_load("dtype")
+    engine_exact: str = _of_load("exact")
     engine_cpu_weights: str = _of_load("cpu_weights")
     engine_memory_budget: str = _of_load("memory_budget")
     engine_buffer_cache: str = _option(_SIZE, "auto", "Free buffers that MLX may keep.")

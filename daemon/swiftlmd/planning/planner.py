@@ -199,6 +199,7 @@ class ModelPlanner:
             prefix_cache_dir=str(prefix_root(self._paths)) if disk else "",
             prefix_cache_dir_bytes=disk,
             dtype=settings.engine_dtype,
+            exact=settings.engine_exact,
             memory_limit_bytes=plan.engine.memory_limit_bytes,
             buffer_cache_bytes=plan.engine.buffer_cache_bytes,
             max_queue=settings.engine_max_queue,

@@ -40,12 +40,21 @@ def slots_of(rows: Sequence[Any]) -> list[Slot]:
     slots = []
     for row, cache in enumerate(rows):
         if isinstance(cache, SharedKVCache):
-            for hold in cache.table.holds:
-                buffer = hold.extent.buffer
-                assert buffer.keys is not None
-                assert buffer.values is not None
-                slots.append(Slot(buffer.keys, buffer.values, hold.length, row))
+            slots += slots_up_to(cache, cache.offset, row)
         else:
             length = min(cache.offset, cache.keys.shape[2])
             slots.append(Slot(cache.keys, cache.values, length, row))
+    return slots
+
+
+def slots_up_to(cache: SharedKVCache, length: int, row: int) -> list[Slot]:
+    """Of the first `length` tokens."""
+    slots = []
+    for hold in cache.table.holds:
+        buffer, count = hold.extent.buffer, min(length, hold.length)
+        assert buffer.keys is not None
+        assert buffer.values is not None
+        if count > 0:
+            slots.append(Slot(buffer.keys, buffer.values, count, row))
+        length -= count
     return slots

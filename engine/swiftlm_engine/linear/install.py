@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 
-from swiftlm_engine.linear.products import MAX_ROWS, RowProducts, Weights
+from swiftlm_engine.linear.products import MAX_ROWS, ProductWeights, RowProducts
 
 
-class Layer:
+class RowLayer:
     """One layer's weights, as its kernels take them."""
 
     def __init__(self, module: nn.Module, products: RowProducts) -> None:
         self.products = products
+        self.min_rows = 1  # from how many rows on it is used
         self._module = module
-        self._weights: Weights | None = None
+        self._weights: ProductWeights | None = None
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> ProductWeights:
         """Read again where the module was given others."""
         held = self._module["weight"]
         if self._weights is None or self._weights.weight is not held:
@@ -30,20 +32,22 @@ class Layer:
 
     def takes(self, x: mx.array) -> bool:
         """Rows of a decode step: one token each."""
-        few = x.ndim > 1 and x.shape[-2] == 1 and x.size <= MAX_ROWS * x.shape[-1]
+        if x.ndim < 2 or x.shape[-2] != 1:
+            return False
+        few = self.min_rows <= x.size // x.shape[-1] <= MAX_ROWS
         return few and self.products.fits(self.weights, x.dtype)
 
 
-def weights_of(module: nn.Module) -> Weights:
+def weights_of(module: nn.Module) -> ProductWeights:
     if "scales" not in module:
-        return Weights(module["weight"])
+        return ProductWeights(module["weight"])
     packing = module.group_size, module.bits, getattr(module, "mode", "affine")
-    return Weights(module["weight"], module["scales"], module.get("biases"), *packing)
+    return ProductWeights(module["weight"], module["scales"], module.get("biases"), *packing)
 
 
 class RowQuantizedLinear(nn.QuantizedLinear):
     def __call__(self, x: mx.array) -> mx.array:
-        layer: Layer = self.row_layer
+        layer: RowLayer = self.row_layer
         if not layer.takes(x):
             return super().__call__(x)
         y = layer.products.product(x, layer.weights)
@@ -52,7 +56,7 @@ class RowQuantizedLinear(nn.QuantizedLinear):
 
 class RowLinear(nn.Linear):
     def __call__(self, x: mx.array) -> mx.array:
-        layer: Layer = self.row_layer
+        layer: RowLayer = self.row_layer
         if not layer.takes(x):
             return super().__call__(x)
         y = layer.products.product(x, layer.weights)
@@ -61,7 +65,7 @@ class RowLinear(nn.Linear):
 
 class RowQuantizedEmbedding(nn.QuantizedEmbedding):
     def as_linear(self, x: mx.array) -> mx.array:
-        layer: Layer = self.row_layer
+        layer: RowLayer = self.row_layer
         if not layer.takes(x):
             return super().as_linear(x)
         return layer.products.product(x, layer.weights)
@@ -69,7 +73,7 @@ class RowQuantizedEmbedding(nn.QuantizedEmbedding):
 
 class RowEmbedding(nn.Embedding):
     def as_linear(self, x: mx.array) -> mx.array:
-        layer: Layer = self.row_layer
+        layer: RowLayer = self.row_layer
         if not layer.takes(x):
             return super().as_linear(x)
         return layer.products.product(x, layer.weights)
@@ -79,7 +83,7 @@ class RowSwitchLinear(QuantizedSwitchLinear):
     """Experts: one for each row and place, whatever order they come in."""
 
     def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
-        layer: Layer = self.row_layer
+        layer: RowLayer = self.row_layer
         rows = x.size // x.shape[-1]
         few = x.shape[-2] == 1 and rows <= indices.size <= MAX_ROWS * 16
         plain = self.get("global_scale") is None and "bias" not in self
@@ -103,10 +107,48 @@ def install(model: nn.Module, products: RowProducts) -> int:
     """Returns how many layers compute so now."""
     count = 0
     for module in list(_layers(model)):
-        module.row_layer = Layer(module, products)
+        module.row_layer = RowLayer(module, products)
         module.__class__ = _KINDS[type(module)]
         count += 1
     return count
+
+
+def keep_faster(model: nn.Module, dtype: mx.Dtype) -> None:
+    """Leaves lone rows to MLX's own product where that is faster: measured once per shape.
+
+    MLX runs its kernel once for each row of a step (CUDA), so that from two rows on there is
+    nothing to measure.
+    """
+    found: dict[tuple[object, ...], int] = {}
+    for module in model.modules():
+        layer = getattr(module, "row_layer", None)
+        if layer is None or isinstance(module, QuantizedSwitchLinear):
+            continue
+        weights: ProductWeights = layer.weights
+        shape = (*weights.weight.shape, weights.bits, weights.group, weights.mode)
+        if shape not in found:
+            found[shape] = 1 if _is_faster(module, layer, dtype) else 2
+        layer.min_rows = found[shape]
+
+
+def _is_faster(module: nn.Module, layer: RowLayer, dtype: mx.Dtype) -> bool:
+    x = mx.zeros((1, 1, layer.weights.inputs), dtype)
+    if not layer.takes(x):
+        return False
+    plain = _PLAIN[type(module)]
+    head = isinstance(module, RowQuantizedEmbedding | RowEmbedding)
+    theirs = plain.as_linear if head else plain.__call__
+    ours = _seconds(lambda: layer.products.product(x, layer.weights))
+    return ours <= _seconds(lambda: theirs(module, x))
+
+
+def _seconds(call: Callable[[], mx.array]) -> float:
+    best = float("inf")
+    for _ in range(4):
+        started = time.perf_counter()
+        mx.eval([call() for _ in range(8)])
+        best = min(best, time.perf_counter() - started)
+    return best
 
 
 def remove(model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -9,15 +10,17 @@ from typing import Any
 import mlx.core as mx
 
 from swiftlm_engine.linear.cuda_text import row_product
-from swiftlm_engine.turboquant.kernels.dialect import Dialect, Text, compiled
+from swiftlm_engine.turboquant.kernels.dialect import Dialect, Text, compiled, cuda
+
+log = logging.getLogger(__name__)
 
 MAX_ROWS = 32
-FORCED_WIDE = 0
+_MAX_ERROR = 0.01
 _BITS = (2, 3, 4, 5, 6, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class ProductWeights:
     """As MLX packs them; 16 `bits` are plain numbers without scales."""
 
     weight: mx.array  # (N, K * bits / 32), or (E, N, ...)
@@ -45,7 +48,7 @@ class RowProducts:
     _kernels: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
     @staticmethod
-    def fits(weights: Weights, dtype: mx.Dtype) -> bool:
+    def fits(weights: ProductWeights, dtype: mx.Dtype) -> bool:
         """Whether there is a kernel for these weights and rows of this number type."""
         if dtype not in (mx.float16, mx.bfloat16) or weights.inputs % 32:
             return False
@@ -58,7 +61,7 @@ class RowProducts:
         packed = weights.mode == "affine" and weights.bits in _BITS and weights.biases is not None
         return packed and weights.scales.dtype in (dtype, mx.float32)
 
-    def product(self, x: mx.array, weights: Weights) -> mx.array:
+    def product(self, x: mx.array, weights: ProductWeights) -> mx.array:
         """(..., K) of up to `MAX_ROWS` rows -> (..., N)."""
         rows = x.size // x.shape[-1]
         shape = (*x.shape[:-1], weights.outputs)
@@ -67,7 +70,7 @@ class RowProducts:
         tiles = 1 if rows <= 8 else 2 if rows <= 16 else 4
         return self._launch([x, weights.weight], weights, tiles, 1, shape)
 
-    def gathered(self, x: mx.array, weights: Weights, experts: mx.array) -> mx.array:
+    def gathered(self, x: mx.array, weights: ProductWeights, experts: mx.array) -> mx.array:
         """Rows (R, K), each with P / R of the experts (P,), in order -> (P, N)."""
         shape = (experts.size, weights.outputs)
         inputs = [x, weights.weight, experts]
@@ -76,7 +79,7 @@ class RowProducts:
     def _launch(
         self,
         inputs: list[mx.array],
-        weights: Weights,
+        weights: ProductWeights,
         tiles: int,
         blocks: int,
         shape: tuple[int, ...],
@@ -85,7 +88,7 @@ class RowProducts:
         scales = weights.weight if weights.scales is None else weights.scales
         biases = scales if weights.biases is None else weights.biases
         warps = warps_for(weights.inputs)
-        wide = FORCED_WIDE or (2 if weights.outputs >= 4096 and tiles * warps <= 32 else 1)
+        wide = 2 if weights.outputs >= 4096 and tiles * warps <= 32 else 1
         kernel = self._kernel(weights, inputs[0].dtype, (wide, tiles, warps, int(gather)))
         (out,) = kernel(
             inputs=[*inputs, scales, biases],
@@ -95,9 +98,10 @@ class RowProducts:
             output_shapes=[shape],
             output_dtypes=[inputs[0].dtype],
         )
-        return out  # type: ignore[no-any-return]  # mlx's kernels are untyped
+        product: mx.array = out
+        return product
 
-    def _kernel(self, weights: Weights, dtype: mx.Dtype, sizes: tuple[int, ...]) -> Any:
+    def _kernel(self, weights: ProductWeights, dtype: mx.Dtype, sizes: tuple[int, ...]) -> Any:
         key = (weights.bits, weights.mode, weights.group, dtype, weights.inputs % 64, *sizes)
         if key not in self._kernels:
             codes = 2 if weights.bits == 16 else int(weights.mode == "mxfp4")
@@ -126,3 +130,32 @@ def warps_for(inputs: int) -> int:
     if inputs < 2048:
         return 4
     return 8 if inputs < 8192 else 16
+
+
+@cache
+def row_products() -> RowProducts | None:
+    """Those of the GPU that MLX uses: CUDA from sm_80 on. None elsewhere, and where the first
+    result is wrong."""
+    if mx.default_device().type != mx.DeviceType.gpu or mx.metal.is_available():
+        return None
+    products = RowProducts(cuda())
+    try:
+        error = _first_error(products)
+    except Exception as failure:  # whatever a driver or a compiler says
+        log.warning("no row products: their kernel does not run", exc_info=failure)
+        return None
+    if error < _MAX_ERROR:
+        return products
+    log.warning("no row products: their kernel is off by %.3f", error)
+    return None
+
+
+def _first_error(products: RowProducts) -> float:
+    """Relative, of a small product."""
+    packed = mx.quantize(mx.random.normal((48, 256)), group_size=64, bits=4)
+    weight, scales, biases = packed[0], packed[1], packed[2]
+    rows = mx.random.normal((3, 1, 256)).astype(mx.float16)
+    found = products.product(rows, ProductWeights(weight, scales, biases, 64, 4)).astype(mx.float32)
+    plain = mx.dequantize(weight, scales, biases, group_size=64, bits=4)
+    want = rows.astype(mx.float32) @ plain.T
+    return float((mx.linalg.norm(found - want) / mx.linalg.norm(want)).item())

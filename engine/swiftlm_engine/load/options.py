@@ -22,6 +22,7 @@ class EngineOptions:
     kv: str = ""
     kv_auto: bool = False  # `kv` is the plan's choice; exact KV may take its place
     dtype: str = ""
+    exact: str = ""  # auto, on, off
     prefix_cache_bytes: int = 0
     prefix_cache_dir: Path | None = None
     prefix_cache_dir_bytes: int = 0

@@ -72,9 +72,10 @@ class DecodeBatch:
         speculator: Speculator | None = None,
         ranks: Ranks = SINGLE_PROCESS,
         before_wait: Callable[[], None] = lambda: None,
+        alike: bool = False,
     ) -> None:
         """`before_wait` is called when a step is built, before the device computes or is awaited:
-        then others may have the interpreter's lock."""
+        then others may have the interpreter's lock. `alike`: see `RowCaches`."""
         self._model = model
         self._stream = stream
         self._speculator = speculator
@@ -84,7 +85,9 @@ class DecodeBatch:
         self._caches = RowCaches(
             unpadded=ranks is SINGLE_PROCESS,  # the ranks of a group would have to agree
             prefers_padding=mx.default_device().type == mx.DeviceType.cpu,
+            alike=alike,
         )
+        self._alike = alike
         self._inputs: mx.array | None = None  # (B,)
         self._greedy = False  # every rank of a group draws this step's tokens for itself
         self._known: mx.array | None = None  # inputs that every rank has drawn
@@ -207,7 +210,9 @@ class DecodeBatch:
         if not draft:
             self._dispatch(self._forward(self._inputs))
             return tokens
-        held, drawn = self._speculator.check(self._model, caches, row.sampling, pending, draft)
+        held, drawn = self._speculator.check(
+            self._model, caches, row.sampling, pending, draft, self._alike
+        )
         row.num_drafted += len(draft)
         row.num_accepted += len(held)
         for token_id in held:

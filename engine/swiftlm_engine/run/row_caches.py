@@ -121,21 +121,24 @@ class RowCaches:
 
     def forward(self, model: Any, inputs: mx.array) -> mx.array:
         """Logits (B, V) after the inputs (B,); lazy."""
-        if self._separate or (self._num_rows == 1 and not self._takes_parts):
+        if self._separate or (self._num_rows == 1 and not self._takes_parts and not self._alike):
             self._gather_lone_rows()
         for handed in self._handed() - self._tried:
             self._try(model, inputs, handed)
         if not self._separate:
-            caches = self._merged
-            if self._alike and self._num_rows == 1 and self._can_unpad:
-                caches = [_as_rows(cache) for cache in caches]
-            return model(inputs[:, None], cache=caches)[:, -1, :]
+            return model(inputs[:, None], cache=self._fed(self._merged))[:, -1, :]
         return mx.concatenate(
             [
                 model(inputs[i : i + 1, None], cache=caches)[:, -1, :]
                 for i, caches in enumerate(self._separate)
             ]
         )
+
+    def _fed(self, merged: Caches) -> Caches:
+        """What the model gets: of a lone row its caches, or rows of which there is one."""
+        if self._alike and self._num_rows == 1 and self._can_unpad:
+            return [_as_rows(cache) for cache in merged]
+        return merged
 
     # -- joining and leaving
 
@@ -266,7 +269,7 @@ class RowCaches:
         rows = [c for merged in self._merged for c in _singles(merged)]
         shared = (c for c in rows if isinstance(c, SharedKVCache) and c.in_parts)
         parts = {_Handed.PARTS} if any(len(c.table.holds) > 1 for c in shared) else set()
-        unpadded = self._num_rows > 1 and not self._is_padded
+        unpadded = self._alike or (self._num_rows > 1 and not self._is_padded)
         return parts | ({_Handed.ROWS} if unpadded else set())
 
     def _try(self, model: Any, inputs: mx.array, handed: _Handed) -> None:
@@ -277,7 +280,7 @@ class RowCaches:
         if self._sharing is not None and handed is not _Handed.ROWS:
             self._sharing.takes_parts = True
         try:
-            model(inputs[:, None], cache=copy.deepcopy(self._merged))
+            model(inputs[:, None], cache=self._fed(copy.deepcopy(self._merged)))
         except Exception as error:  # whatever a model does with what it does not know
             log.debug("%s not taken", handed.value, exc_info=error)
             log.info("this model's rows are padded to the longest of a batch")

@@ -65,8 +65,9 @@ class Runner:
         ranks: Ranks = SINGLE_PROCESS,
         images: ImageReader | None = None,
         before_wait: Callable[[], None] = lambda: None,
+        alike: bool = False,
     ) -> None:
-        """`before_wait`: see `DecodeBatch`."""
+        """`before_wait`, `alike`: see `DecodeBatch`."""
         self._model = model
         self._ranks = ranks
         self._make_caches = make_caches
@@ -79,7 +80,7 @@ class Runner:
         self._speculator = speculator
         self._searches: dict[tuple[str, int], Search] = {}  # prefixes that are being read from disk
         self._unkept: dict[tuple[str, int], tuple[Sequence, Caches]] = {}  # prompts still to store
-        self.batch = DecodeBatch(model, stream, speculator, ranks, before_wait)
+        self.batch = DecodeBatch(model, stream, speculator, ranks, before_wait, alike)
         self.notes: dict[tuple[str, int], str] = {}  # why a sequence hit or missed
         self.scores = PromptScores()
 

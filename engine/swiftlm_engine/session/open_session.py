@@ -24,7 +24,7 @@ from swiftlm_engine.grammar.constraint import ConstraintCompiler
 from swiftlm_engine.grammar.row_constraint import make_constraints
 from swiftlm_engine.load.device import Device, device_facts, find_device
 from swiftlm_engine.load.options import EngineOptions
-from swiftlm_engine.load.weights import LoadedWeights, Report, chosen_dtype, load_weights
+from swiftlm_engine.load.weights import DTYPES, LoadedWeights, Report, chosen_dtype, load_weights
 from swiftlm_engine.messages import EngineFault, Event, FaultKind
 from swiftlm_engine.prefix.pace import Pace
 from swiftlm_engine.prompt.chat_prompt import Conversation
@@ -38,8 +38,9 @@ from swiftlm_engine.run.sequence_output import SequenceOutputFactory
 from swiftlm_engine.run.step_loop import StepLoop
 from swiftlm_engine.schedule.kv_budget import KVBudget, LimitedKV, UnlimitedKV
 from swiftlm_engine.schedule.scheduler import Limits, Scheduler
-from swiftlm_engine.session import weights_check
+from swiftlm_engine.session import exactness, weights_check
 from swiftlm_engine.session.calibration import Subject
+from swiftlm_engine.session.exactness import Exactness
 from swiftlm_engine.session.kv_format import KvCaches, choose_caches
 from swiftlm_engine.session.kv_self_test import threshold_tokens
 from swiftlm_engine.session.open_prefix_cache import open_prefix_cache
@@ -115,6 +116,18 @@ def open_session(
     return _assemble(options, device, weights, kv, vocab_size, stream, emit, ranks)
 
 
+def _settle_exactness(
+    options: EngineOptions, weights: LoadedWeights, kv: KvCaches, vocab_size: int, ranks: Ranks
+) -> Exactness:
+    """Not where layers come from the disk, compute on the CPU or are spread over ranks."""
+    if ranks is not SINGLE_PROCESS or weights.streaming is not None:
+        return Exactness()
+    if options.gpu_layers is not None:
+        return Exactness()
+    dtype = DTYPES.get(weights.dtype, mx.float16)
+    return exactness.settle(weights.model, kv.make, options.exact, vocab_size, dtype)
+
+
 def _assemble(
     options: EngineOptions,
     device: Device,
@@ -128,6 +141,9 @@ def _assemble(
     turboquant.install(weights.model)  # rows that decode together attend each for itself
     if ranks is SINGLE_PROCESS:  # the ranks of a group would have to agree
         kv = kv.shared()
+    exact = _settle_exactness(options, weights, kv, vocab_size, ranks)
+    if exact.note:
+        weights = replace(weights, notes=(*weights.notes, exact.note))
     tokenizer = weights.tokenizer
     context = _context(options, kv.facts)
     templates = IsolatedTemplates(template_sources(tokenizer))
@@ -150,7 +166,15 @@ def _assemble(
     conversation = Conversation(text, images)
     event_buffer = EventBuffer(emit)
     runner = Runner(
-        weights.model, kv.make, prefix, stream, speculator, ranks, images.reader, event_buffer.flush
+        weights.model,
+        kv.make,
+        prefix,
+        stream,
+        speculator,
+        ranks,
+        images.reader,
+        event_buffer.flush,
+        exact.alike,
     )
     gate: KVBudget = (
         LimitedKV(options.kv_budget_bytes) if options.kv_budget_bytes else UnlimitedKV()

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
+from swiftlm_engine.kv.draft_rows import draft_rows
 from swiftlm_engine.sampling.row import RowSampling
 from swiftlm_engine.sampling.sampler import sample
 from swiftlm_engine.schedule.sequence import Sequence
@@ -91,11 +92,24 @@ class Speculator:
         return known.drafter.propose(min(self.draft_tokens, room))
 
     def check(
-        self, model: Any, caches: list[Any], sampling: RowSampling, pending: int, draft: list[int]
+        self,
+        model: Any,
+        caches: list[Any],
+        sampling: RowSampling,
+        pending: int,
+        draft: list[int],
+        alike: bool = False,
     ) -> tuple[list[int], int]:
-        """The drafted tokens that hold, and the token drawn behind them. Evaluates."""
+        """The drafted tokens that hold, and the token drawn behind them. Evaluates.
+
+        `alike`: each token as a row of its own, with the bits of a step without a draft.
+        """
         fed = mx.array([pending, *draft], dtype=mx.int32)
-        logits = model(fed[None], cache=caches)[0]  # (1 + draft, V)
+        rows = draft_rows(caches, len(draft) + 1) if alike else None
+        if rows is None:
+            logits = model(fed[None], cache=caches)[0]  # (1 + draft, V)
+        else:
+            logits = model(fed[:, None], cache=rows)[:, -1]
         drawn = sample(logits, fed, [sampling] * len(logits)).tolist()
         num_held = 0
         while num_held < len(draft) and drawn[num_held] == draft[num_held]:

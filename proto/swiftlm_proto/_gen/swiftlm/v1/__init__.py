@@ -1646,6 +1646,11 @@ class LoadOptions(betterproto2.Message):
     auto, expand, keep
     """
 
+    exact: "str | None" = betterproto2.field(17, betterproto2.TYPE_STRING, optional=True)
+    """
+    auto, on, off
+    """
+
 
 default_message_pool.register_message("swiftlm.v1", "LoadOptions", LoadOptions)
 
@@ -1810,6 +1815,11 @@ class LoadRequest(betterproto2.Message):
     expand_attention_layers: "int" = betterproto2.field(32, betterproto2.TYPE_UINT32)
 
     expand_mlp_layers: "int" = betterproto2.field(33, betterproto2.TYPE_UINT32)
+
+    exact: "str" = betterproto2.field(34, betterproto2.TYPE_STRING)
+    """
+    rows with the same bits at every width: auto, on, off
+    """
 
 
 default_message_pool.register_message("swiftlm.v1", "LoadRequest", LoadRequest)

@@ -1,0 +1,127 @@
+"""Whether a row's result depends on the rows beside it: decided, and tried, once per load.
+
+`engine.exact`: `on` computes a lone row the way it computes several, whatever that costs; `auto`
+does so unless a lone row's step takes more than a quarter longer; `off` computes each width in the
+fastest way known. What is in force is not what was asked but what the test below found.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from swiftlm_engine.linear import install
+from swiftlm_engine.linear.products import row_products
+from swiftlm_engine.run.row_caches import Caches, RowCaches
+
+WIDTHS = (2, 4, 8)
+MAX_COST = 1.25  # of a lone row's step, for `auto`
+_STEPS, _ROUNDS = 8, 3
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Exactness:
+    """`alike`: rows go one way at every width. `note`: what the test found, for `status`."""
+
+    alike: bool = False
+    note: str = ""
+
+
+def settle(
+    model: Any, make_caches: Callable[[], Caches], asked: str, vocab_size: int, dtype: mx.Dtype
+) -> Exactness:
+    """Installs the row products where the GPU has them. Evaluates, on the MLX thread."""
+    kernels = row_products()
+    if kernels is None:
+        return _without(model, make_caches, asked, vocab_size)
+    plain_ms = _lone_ms(model, make_caches, alike=False)
+    num_layers = install.install(model, kernels)
+    if not num_layers:
+        return Exactness(note="rows: no layer of this model has a row product")
+    if asked == "off":
+        install.keep_faster(model, dtype)
+        return Exactness(note="rows: may depend on their neighbours in the last bits (exact off)")
+    cost = _lone_ms(model, make_caches, alike=True) / plain_ms
+    if asked != "on" and cost > MAX_COST:
+        install.keep_faster(model, dtype)
+        note = f"rows: not exact, which would cost a lone row {cost:.2f} x (exact on forces it)"
+        return Exactness(note=note)
+    differing = differing_widths(model, make_caches, vocab_size, alike=True)
+    log.info("exact rows in %d layers at %.2f x of a lone step", num_layers, cost)
+    return Exactness(True, _found(differing, True))
+
+
+def _without(
+    model: Any, make_caches: Callable[[], Caches], asked: str, vocab_size: int
+) -> Exactness:
+    """A back end without our kernels: only who asks is told, since the test takes a while."""
+    if asked != "on":
+        return Exactness()
+    alike = mx.default_device().type == mx.DeviceType.gpu
+    return Exactness(alike, _found(differing_widths(model, make_caches, vocab_size, alike), False))
+
+
+def _found(differing: list[int], with_kernels: bool) -> str:
+    if not differing:
+        return f"rows: the same bits at widths 1, {', '.join(map(str, WIDTHS))} (tested at load)"
+    widths = ", ".join(map(str, differing))
+    reason = "" if with_kernels else "; this back end has no row products of ours"
+    return f"rows: not exact at width {widths} (tested at load){reason}"
+
+
+def differing_widths(
+    model: Any, make_caches: Callable[[], Caches], vocab_size: int, alike: bool
+) -> list[int]:
+    """Of `WIDTHS` those at which some row's logits are not those of the row alone, bit by bit."""
+    rows = [_prefilled(model, make_caches, row, vocab_size) for row in range(max(WIDTHS))]
+    inputs = mx.arange(len(rows)) % vocab_size
+    alone = [_logits(model, [row], inputs[i : i + 1], alike) for i, row in enumerate(rows)]
+    differing = []
+    for width in WIDTHS:
+        together = _logits(model, rows[:width], inputs[:width], alike)
+        if not mx.array_equal(together, mx.concatenate(alone[:width])):
+            differing.append(width)
+    return differing
+
+
+def _prefilled(model: Any, make_caches: Callable[[], Caches], row: int, vocab_size: int) -> Caches:
+    caches = make_caches()
+    ids = (mx.arange(9 + 5 * row) * (3 + row) + row) % vocab_size
+    model(ids[None], cache=caches)
+    mx.eval([cache.state for cache in caches])
+    return caches
+
+
+def _batch(rows: list[Caches], alike: bool) -> RowCaches:
+    on_cpu = mx.default_device().type == mx.DeviceType.cpu
+    batch = RowCaches(unpadded=True, prefers_padding=on_cpu, alike=alike)
+    batch.extend([copy.deepcopy(row) for row in rows])
+    return batch
+
+
+def _logits(model: Any, rows: list[Caches], inputs: mx.array, alike: bool) -> mx.array:
+    found = _batch(rows, alike).forward(model, inputs)
+    mx.eval(found)
+    return found
+
+
+def _lone_ms(model: Any, make_caches: Callable[[], Caches], alike: bool) -> float:
+    """Of a decode step, the best of a few rounds."""
+    caches = make_caches()
+    model(mx.arange(16)[None], cache=caches)
+    best, batch, inputs = float("inf"), _batch([caches], alike), mx.array([1])
+    for _ in range(_ROUNDS):
+        started = time.perf_counter()
+        for _ in range(_STEPS):
+            inputs = mx.argmax(batch.forward(model, inputs), axis=-1)
+        mx.eval(inputs)
+        best = min(best, (time.perf_counter() - started) / _STEPS * 1e3)
+    return best
