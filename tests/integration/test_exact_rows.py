@@ -76,6 +76,13 @@ def test_installed_products_stand_in_for_a_models_own(name, quantized, tmp_path)
     assert mx.array_equal(model(tokens), expected)
 
 
+def test_every_number_of_tiles_is_compiled_before_a_request_needs_it(tmp_path) -> None:
+    model, products = loaded("llama", tmp_path), PlainProducts()
+    install.install(model, products)
+    install.warm(model, mx.float32, 16)
+    assert set(products.widths) == {1, 9}
+
+
 def test_a_shape_that_mlx_computes_faster_alone_is_left_to_it_for_lone_rows(tmp_path) -> None:
     class Slow(PlainProducts):
         def product(self, x: mx.array, weights: ProductWeights) -> mx.array:

@@ -113,6 +113,23 @@ def install(model: nn.Module, products: RowProducts) -> int:
     return count
 
 
+def warm(model: nn.Module, dtype: mx.Dtype, max_rows: int) -> None:
+    """Compiles what steps of up to `max_rows` rows will need, so that no request waits for it."""
+    seen: set[tuple[object, ...]] = set()
+    for module in model.modules():
+        layer = getattr(module, "row_layer", None)
+        if layer is None or isinstance(module, QuantizedSwitchLinear):
+            continue
+        weights: ProductWeights = layer.weights
+        shape = (*weights.weight.shape, weights.bits, weights.group, weights.mode)
+        if shape in seen or not layer.products.fits(weights, dtype):
+            continue
+        seen.add(shape)
+        for rows in (1, 9, 17):  # the first of each number of tiles
+            if rows <= max_rows:
+                mx.eval(layer.products.product(mx.zeros((rows, 1, weights.inputs), dtype), weights))
+
+
 def keep_faster(model: nn.Module, dtype: mx.Dtype) -> None:
     """Leaves lone rows to MLX's own product where that is faster: measured once per shape.
 

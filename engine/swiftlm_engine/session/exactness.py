@@ -36,7 +36,12 @@ class Exactness:
 
 
 def settle(
-    model: Any, make_caches: Callable[[], Caches], asked: str, vocab_size: int, dtype: mx.Dtype
+    model: Any,
+    make_caches: Callable[[], Caches],
+    asked: str,
+    vocab_size: int,
+    dtype: mx.Dtype,
+    max_rows: int,
 ) -> Exactness:
     """Installs the row products where the GPU has them. Evaluates, on the MLX thread."""
     kernels = row_products()
@@ -46,6 +51,7 @@ def settle(
     num_layers = install.install(model, kernels)
     if not num_layers:
         return Exactness(note="rows: no layer of this model has a row product")
+    install.warm(model, dtype, max_rows)
     if asked == "off":
         install.keep_faster(model, dtype)
         return Exactness(note="rows: may depend on their neighbours in the last bits (exact off)")

@@ -124,8 +124,8 @@ def _settle_exactness(
         return Exactness()
     if options.gpu_layers is not None:
         return Exactness()
-    dtype = DTYPES.get(weights.dtype, mx.float16)
-    return exactness.settle(weights.model, kv.make, options.exact, vocab_size, dtype)
+    dtype, max_rows = DTYPES.get(weights.dtype, mx.float16), options.parallel or DEFAULT_PARALLEL
+    return exactness.settle(weights.model, kv.make, options.exact, vocab_size, dtype, max_rows)
 
 
 def _assemble(
