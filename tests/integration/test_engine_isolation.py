@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from engine_process import EngineProcess, engine_process
+from grpclib.exceptions import GRPCError, StreamTerminatedError
 from tiny_models import CHATML, make_model
 
 from swiftlm_proto import messages as m
+from swiftlm_proto.exit_codes import EngineExit
 
 SLOW = (
     "{% if 'slow' in messages[0].content %}{% for i in range(90000) %}{% for j in range(90000) %}"
@@ -69,3 +72,50 @@ async def test_a_prompt_of_megabytes_is_refused_by_its_size(engine: EngineProces
     assert end.fault.kind == m.FaultKind.CONTEXT_TOO_LONG
     assert "10,000,000 characters" in end.fault.message
     assert time.monotonic() - began < 5
+
+
+# The engine as a program, with less patience for its tokenizer.
+IMPATIENT = """
+import runpy
+from swiftlm_engine.text import encoder
+encoder._DEADLINE_S = 1.0
+runpy.run_module("swiftlm_engine", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def hanging(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its tokenizer takes exponential time for a row of x."""
+    folder = make_model("llama", tmp_path_factory.mktemp("hanging"), template=CHATML)
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    split = {
+        "type": "Split",
+        "pattern": {"Regex": "(x+x+)+y"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    before = tokenizer["pre_tokenizer"]
+    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, before]}
+    file.write_text(json.dumps(tokenizer))
+    return folder
+
+
+@pytest.mark.parametrize("by", ["generate", "tokenize"])
+async def test_a_hanging_tokenizer_ends_its_engine_by_name(
+    tmp_path: Path, hanging: Path, room_path: str, by: str
+) -> None:
+    """Nothing less ends a thread in native code; who waits is told why."""
+    async with engine_process(tmp_path, room_path, ("-c", IMPATIENT)) as engine:
+        await engine.load(hanging)
+        await engine.ask(chat("first", "hi"))
+        if by == "generate":
+            _, end = await engine.ask(chat("hangs", "x" * 60))
+            assert end.fault is not None
+            assert end.fault.kind == m.FaultKind.MODEL_BROKEN
+            assert "files of model 'tiny' are broken: its tokenizer" in end.fault.message
+        else:
+            with pytest.raises((GRPCError, StreamTerminatedError, ConnectionError)):
+                await engine.stub.tokenize(m.TokenizeRequest(text="x" * 60))
+        code = await asyncio.to_thread(engine.process.wait, 30)
+        assert code == EngineExit.MODEL_BROKEN

@@ -4,7 +4,7 @@ hang, and the daemon holds afterwards what it held before."""
 from __future__ import annotations
 
 import pytest
-from killed_fuzz import KilledFuzz, all_routes
+from killed_fuzz import KilledFuzz, all_routes, by_schemathesis, generated
 from live_daemon import daemon, home
 
 SCRIPT = {"tokens": ["word "] * 20, "token_s": 0.005, "load_s": 0.05}
@@ -14,9 +14,14 @@ WARM_UP = 300
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-async def test_generated_requests_and_kills_leave_nothing_behind() -> None:
+@pytest.mark.parametrize("made_by", ["schemathesis", "us"])
+async def test_generated_requests_and_kills_leave_nothing_behind(made_by: str) -> None:
+    asked = generated(all_routes(), seed=60)
+    if made_by == "schemathesis":
+        pytest.importorskip("schemathesis", reason="`make setup` installs schemathesis")
+        asked = by_schemathesis(all_routes(), 2 * WARM_UP + REQUESTS, seed=60)
     async with home("tiny") as place, daemon(place, SCRIPT, hub__offline=True) as live:
-        fuzz = KilledFuzz(live, all_routes(), seed=60)
+        fuzz = KilledFuzz(live, asked)
         await fuzz.run(WARM_UP, kills=3)
         before = await fuzz.holding()
         await fuzz.run(REQUESTS, kills=KILLS)

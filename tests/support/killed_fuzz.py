@@ -11,12 +11,14 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 
 import aiohttp
 import psutil
 from generated_requests import Generator, without_placeholders
 from live_daemon import LiveDaemon, eventually
+from yarl import URL
 
 from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
@@ -27,7 +29,6 @@ from swiftlmd.http.routes import Route
 _CLIENTS = 8
 _ANSWER_S = 30.0
 _ENDLESS_S = 0.2  # of a stream that only its reader ends
-_ENDLESS = ("watch", "logs")  # in names of routes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +48,50 @@ class FuzzReport:
     wrong: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request; `endless` is its answer where only the reader ends it."""
+
+    method: str
+    path: str
+    body: str
+    endless: bool
+
+
+def generated(routes: tuple[Route, ...], seed: int) -> Iterator[Asked]:
+    """For ever, by the generator of our own; three of four are dialects."""
+    dialects = [route for route in routes if route.body is not None]
+    schemas = document(routes)["components"]["schemas"]
+    generator = Generator(Random(seed), schemas, ("tiny",) * 6)
+    for number in count():
+        table = routes if number % 4 == 0 else dialects
+        route = table[number // 4 % len(table)]
+        kind = route.body or route.message
+        body = json.dumps(generator.value({"$ref": f"#/{kind.__name__}"})) if kind else ""
+        path = without_placeholders(route.path, generator)
+        yield Asked(route.method, path, body, _is_endless(route.name))
+
+
+def by_schemathesis(routes: tuple[Route, ...], num: int, seed: int) -> Iterator[Asked]:
+    """At most about `num`."""
+    from schemathesis_cases import cases
+
+    for case in cases(document(routes), num, seed, "tiny"):
+        yield Asked(case.method, case.path, case.body, _is_endless(case.route))
+
+
+def _is_endless(name: str) -> bool:
+    return any(word in name for word in ("watch", "logs"))
+
+
 class KilledFuzz:
-    def __init__(self, live: LiveDaemon, routes: tuple[Route, ...], seed: int) -> None:
+    def __init__(self, live: LiveDaemon, asked: Iterator[Asked]) -> None:
         self._live = live
-        self._random = Random(seed)
-        self._dialects = [route for route in routes if route.body is not None]
-        self._routes = routes
-        schemas = document(routes)["components"]["schemas"]
-        self._generator = Generator(self._random, schemas, ("tiny",) * 6)
+        self._asked = asked
         self.report = FuzzReport()
 
     async def run(self, requests: int, kills: int) -> None:
-        """All the requests, with the kills spread over them."""
+        """So many requests, with the kills spread over them."""
         numbers = iter(range(requests))
         every = max(1, requests // max(1, kills))
         clients = [self._client(numbers, every if kills else 0) for _ in range(_CLIENTS)]
@@ -79,17 +112,13 @@ class KilledFuzz:
         for number in numbers:  # one iterator for all clients
             if every and number % every == every // 2:
                 await self._kill()
-            table = self._routes if number % 4 == 0 else self._dialects
-            await self._ask(table[number // 4 % len(table)])
+            await self._ask(next(self._asked))
 
-    async def _ask(self, route: Route) -> None:
-        kind = route.body or route.message
-        body = json.dumps(self._generator.value({"$ref": f"#/{kind.__name__}"})) if kind else ""
-        path = without_placeholders(route.path, self._generator)
-        said = f"{route.method} {path} {body[:300]}"
+    async def _ask(self, asked: Asked) -> None:
+        said = f"{asked.method} {asked.path} {asked.body[:300]}"
         try:
             async with asyncio.timeout(_ANSWER_S):
-                status, text = await self._exchange(route, path, body)
+                status, text = await self._exchange(asked)
         except (TimeoutError, aiohttp.ClientError) as error:
             self.report.wrong.append(f"{said}: {error!r}")
             return
@@ -97,11 +126,11 @@ class KilledFuzz:
         if "the daemon failed" in text or (status == 500 and "engine" not in text):
             self.report.wrong.append(f"{said}: {status} {text[:300]}")
 
-    async def _exchange(self, route: Route, path: str, body: str) -> tuple[int, str]:
-        headers = {"Content-Type": "application/json"}
+    async def _exchange(self, asked: Asked) -> tuple[int, str]:
+        headers, url = {"Content-Type": "application/json"}, URL(asked.path, encoded=True)
         http = self._live.http
-        async with http.request(route.method, path, data=body, headers=headers) as reply:
-            if not any(word in route.name for word in _ENDLESS):
+        async with http.request(asked.method, url, data=asked.body, headers=headers) as reply:
+            if not asked.endless:
                 return reply.status, (await reply.read()).decode(errors="replace")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ENDLESS_S):
