@@ -24,6 +24,7 @@ NAMES = (
     "idle_sockets",
     "gguf_text",
     "peers",
+    "before",
 )
 
 

@@ -14,7 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = os.pathsep.join(str(ROOT / room) for room in ("proto", "engine", "daemon", "ctl"))
+
+
+def rooms_of(root: Path) -> str:
+    """PYTHONPATH of a checkout."""
+    return os.pathsep.join(str(root / room) for room in ("proto", "engine", "daemon", "ctl"))
+
+
+ROOMS = rooms_of(ROOT)
 CACHE = ROOT / ".cache"
 
 

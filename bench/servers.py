@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.models import ROOMS
+from bench.models import ROOT, rooms_of
 
 START_S = 120.0
 
@@ -30,26 +30,28 @@ class Server:
 
 
 @contextlib.contextmanager
-def ours(folder: Path, home: Path | None = None, **settings: object) -> Iterator[Server]:
+def ours(
+    folder: Path, home: Path | None = None, root: Path = ROOT, **settings: object
+) -> Iterator[Server]:
     """`settings` are options as environment names them: engine_kv="k4v3". With `home` a server
-    comes back to what an earlier one left there."""
-    root = home or Path(tempfile.mkdtemp(prefix="sb", dir="/tmp"))
-    model = root / "models" / "bench"
+    comes back to what an earlier one left there. `root`: the checkout whose code runs."""
+    place = home or Path(tempfile.mkdtemp(prefix="sb", dir="/tmp"))
+    model = place / "models" / "bench"
     if not model.exists():
         model.parent.mkdir(parents=True, exist_ok=True)
         model.symlink_to(folder)
     port = free_port()
     options = {"http_port": port, "models_default": "bench", "models_preload": "bench", **settings}
-    rooms = os.pathsep.join([ROOMS, os.environ.get("PYTHONPATH", "")])
-    environ = {**os.environ, "SWIFTLM_HOME": str(root), "PYTHONPATH": rooms}
+    rooms = os.pathsep.join([rooms_of(root), os.environ.get("PYTHONPATH", "")])
+    environ = {**os.environ, "SWIFTLM_HOME": str(place), "PYTHONPATH": rooms}
     environ |= {f"SWIFTLM_{key.upper()}": str(value) for key, value in options.items()}
     command = [sys.executable, "-m", "swiftlmd", "serve"]
-    with running(command, environ, root / "bench-output") as process:
+    with running(command, environ, place / "bench-output") as process:
         base = f"http://127.0.0.1:{port}"
         wait_for(f"{base}/ready", process)
-        yield Server("swiftlm", f"{base}/v1", "bench", process, root)
+        yield Server("swiftlm", f"{base}/v1", "bench", process, place)
     if home is None:
-        shutil.rmtree(root, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
 
 
 @contextlib.contextmanager
