@@ -14,6 +14,7 @@ from mlx_lm.utils import load
 from tiny_models import NAMES, make_model
 
 from swiftlm_engine import turboquant
+from swiftlm_engine.kv.shared_cache import Sharing, shared_caches
 from swiftlm_engine.messages import GenerateJob
 from swiftlm_engine.run.row_caches import Caches, RowCaches
 from swiftlm_engine.run.unpadded_cache import UnpaddedCache
@@ -98,6 +99,29 @@ def test_padded_rows_are_parted_when_a_much_longer_one_joins(tmp_path) -> None:
         logits = rows.forward(model, inputs)
         assert same(logits[1], expected[step])
         inputs = inputs + 1
+
+
+def test_short_rows_of_any_length_are_padded_within_the_steps_of_their_buffers(tmp_path) -> None:
+    """Row by row, 32 of them took three times as long on the CPU back end."""
+    model, sharing = loaded("llama", tmp_path), Sharing(min_tokens=64)
+
+    def shared(length: int) -> Caches:
+        caches = shared_caches(make_prompt_cache(model), sharing)
+        model(mx.arange(1, length + 1)[None] % 60, cache=caches)
+        return caches
+
+    lengths = (3, 200, 40, 90)
+    rows = RowCaches(unpadded=True, prefers_padding=True)
+    for length in lengths:
+        rows.add(shared(length))
+    assert not isinstance(rows.all()[0][0], UnpaddedCache)
+    assert rows.nbytes <= sum(nbytes(shared(length)) for length in lengths)
+    expected = [alone(model, length, 5 + i) for i, length in enumerate(lengths)]
+    logits = rows.forward(model, mx.arange(5, 9))
+    assert all(same(logits[i], expected[i][0]) for i in range(4))
+    assert rows.nbytes <= sum(nbytes(shared(length + 1)) for length in lengths)
+    rows.add(shared(300))  # a step more: what the others would be padded by is priced by nobody
+    assert isinstance(rows.all()[0][0], UnpaddedCache)
 
 
 def test_a_model_that_computes_with_its_keys_falls_back_before_any_text_is_wrong() -> None:

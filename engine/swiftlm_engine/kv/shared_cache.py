@@ -94,6 +94,21 @@ def _grown(held: mx.array | None, used: int, new: mx.array, step: int) -> mx.arr
     return mx.concatenate([held[..., :used, :] if used < held.shape[2] else held, room], axis=2)
 
 
+class PaddedKVCache(BatchKVCache):
+    """mlx-lm's batch, which grows to whole small steps in all, not by a large one from where it is:
+    what its rows take stays close to what they are priced at."""
+
+    step = TAIL_STEP_TOKENS
+    keys: Any  # mx.array or None
+    values: Any
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
+        if self.keys is not None and self._idx + keys.shape[2] > self.keys.shape[2]:
+            self.keys = _grown(self.keys, self._idx, keys, self.step)
+            self.values = _grown(self.values, self._idx, values, self.step)
+        return super().update_and_fetch(keys, values)
+
+
 class SharedKVCache:
     """Owns its table. `in_parts`: hands out `KVParts`, once its model is known to take them."""
 
@@ -115,9 +130,9 @@ class SharedKVCache:
         return cache
 
     @classmethod
-    def merge(cls, caches: Sequence[SharedKVCache]) -> BatchKVCache:
+    def merge(cls, caches: Sequence[SharedKVCache]) -> PaddedKVCache:
         """A padded copy."""
-        return BatchKVCache.merge(caches)
+        return PaddedKVCache.merge(caches)
 
     # -- what models call
 
@@ -202,6 +217,13 @@ class SharedKVCache:
 
     def extents(self) -> list[Extent[KVBuffer]]:
         return [hold.extent for hold in self.table.holds]
+
+    @property
+    def spare_tokens(self) -> int:
+        """Until its last buffer has to grow by another step."""
+        if len(self.table.holds) == 1:
+            return -self.offset % STEP_TOKENS
+        return -self.table.holds[-1].length % TAIL_STEP_TOKENS if self.table.holds else 0
 
     def held_bytes(self) -> list[tuple[Extent[KVBuffer], int]]:
         """Of each extent the bytes of the tokens that are held here."""

@@ -30,7 +30,7 @@ from mlx_lm.models.cache import (
 
 from swiftlm_engine.brain.kv_extents import Extent, SharedBytes
 from swiftlm_engine.kv.prefixed_cache import PrefixedCache, common_tokens
-from swiftlm_engine.kv.shared_cache import SharedKVCache, Sharing, held_nbytes
+from swiftlm_engine.kv.shared_cache import STEP_TOKENS, SharedKVCache, Sharing, held_nbytes
 from swiftlm_engine.run.unpadded_cache import UnpaddedCache
 
 Caches = list[Any]  # one mlx-lm cache per layer
@@ -222,7 +222,7 @@ class RowCaches:
         sizes = self._sizes_with(rows, common)
         if sizes.prefixed > MAX_PADDING * sizes.held:
             common, sizes.common = 0, 0.0  # they share more than their first tokens
-        fits = sizes.padded <= MAX_PADDING * sizes.held
+        fits = sizes.fit_padded
         padded = fits and self._prefers_padding if self._can_unpad else True
         if self._num_rows <= 1:
             self._common, self._is_padded = common, padded
@@ -309,14 +309,23 @@ Claim = tuple[Extent[Any], int]
 
 @dataclass(slots=True)
 class _RowSizes:
-    """Bytes of exact KV by row; `claims` are those in extents, of which rows share some."""
+    """Bytes of exact KV by row; `claims` are those in extents, of which rows share some.
+
+    `spare` is what each row's buffer has room for beyond them: it grows by whole steps, and is
+    priced so.
+    """
 
     rows: list[float]
     claims: list[Claim] = field(default_factory=list)
     common: float = 0.0  # of the first tokens that all rows have
+    spare: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.spare = self.spare or [0.0] * len(self.rows)
 
     def add_layer(self, layer: _RowSizes) -> None:
         self.rows = [a + b for a, b in zip(self.rows, layer.rows, strict=True)]
+        self.spare = [a + b for a, b in zip(self.spare, layer.spare, strict=True)]
         self.claims += layer.claims
         self.common += layer.common
 
@@ -334,9 +343,16 @@ class _RowSizes:
         return sum(self.rows) - self.common * (len(self.rows) - 1)
 
     @property
-    def padded(self) -> float:
-        """Where rows are padded behind the common tokens."""
-        return self.common + (max(self.rows) - self.common) * len(self.rows)
+    def fit_padded(self) -> bool:
+        """Whether rows padded behind the common tokens take little more than what they hold, by
+        their tokens or by the steps in which their buffers grow: short rows of any length."""
+        stepped = [size + spare for size, spare in zip(self.rows, self.spare, strict=True)]
+        in_steps = self.held + sum(self.spare)
+        by_tokens = self._padded(self.rows) <= MAX_PADDING * self.held
+        return by_tokens or self._padded(stepped) <= MAX_PADDING * in_steps
+
+    def _padded(self, rows: list[float]) -> float:
+        return self.common + (max(rows) - self.common) * len(rows)
 
 
 _PADDED_KINDS = (KVCache, RotatingKVCache, BatchKVCache, BatchRotatingKVCache)
@@ -347,27 +363,33 @@ def _sizes(cache: Any, num_rows: int, common: int) -> _RowSizes:
     if isinstance(cache, SharedKVCache):
         claims = cache.held_bytes()
         size = sum(nbytes for _, nbytes in claims)
-        return _RowSizes([size], claims, size * common / (cache.offset or 1))
+        token = size / (cache.offset or 1)
+        return _RowSizes([size], claims, token * common, [token * cache.spare_tokens])
     if isinstance(cache, UnpaddedCache):
         return _beside([_sizes(row, 1, common) for row in cache.rows])
     if isinstance(cache, PrefixedCache):
         shared, tails = _sizes(cache.common, 1, common), _sizes(cache.tails, num_rows, 0)
         rows = [shared.rows[0] + tail for tail in tails.rows]
-        return _RowSizes(rows, shared.claims * num_rows, shared.common)
+        return _RowSizes(rows, shared.claims * num_rows, shared.common, tails.spare)
     if isinstance(cache, CacheList):
         total = _RowSizes([0.0] * num_rows)
         for part in cache.caches:
             total.add_layer(_sizes(part, num_rows, 0))
         return total
-    held = cache.nbytes if isinstance(cache, _PADDED_KINDS) else 0
-    return _RowSizes([held / num_rows] * num_rows)
+    if not isinstance(cache, _PADDED_KINDS) or cache.empty():
+        return _RowSizes([0.0] * num_rows)
+    one = cache.nbytes / num_rows
+    capacity = cache.keys.shape[2]
+    spare = one * (-capacity % STEP_TOKENS) / capacity
+    return _RowSizes([one] * num_rows, spare=[spare] * num_rows)
 
 
 def _beside(sizes: list[_RowSizes]) -> _RowSizes:
     """Those of all rows together."""
     rows = [size for one in sizes for size in one.rows]
+    spare = [size for one in sizes for size in one.spare]
     claims = [claim for one in sizes for claim in one.claims]
-    return _RowSizes(rows, claims, max((one.common for one in sizes), default=0.0))
+    return _RowSizes(rows, claims, max((one.common for one in sizes), default=0.0), spare)
 
 
 def _singles(merged: Any) -> list[Any]:
