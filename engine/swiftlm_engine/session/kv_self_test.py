@@ -53,8 +53,9 @@ def check_format(
     told = _Progress(name, report)
     if test is not None:  # on several ranks: no more is heard of it
         told(0.0)
-    measure = partial(policy.measure, progress=told)
-    return policy.self_test(weights.model, token_ids, name, record, chunk, test or measure)
+    quick = None if test else partial(policy.measure, progress=told, sample=policy.SAMPLE)
+    measure = test or partial(policy.measure, progress=told)
+    return policy.self_test(weights.model, token_ids, name, record, chunk, measure, quick)
 
 
 class _Progress:

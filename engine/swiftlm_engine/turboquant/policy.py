@@ -3,8 +3,9 @@
 The self-test runs the loaded model twice over a text, exact KV beside compressed KV, chunk by chunk
 and then as it decodes (token by token over a flush, a few drafted ones, rows of a batch), and
 compares the logits; every compressed layer also reports how far its own attention output is off,
-from exact KV and from plain arithmetic over what it holds (`probe.py`). Too far: the layers that
-stick out go back to exact KV. Still too far: the format has failed on this model, and keys of eight
+from exact KV and from plain arithmetic over what it holds (`probe.py`). Of many layers a sample
+does so first, and all of them where that does not pass. Too far: the layers that stick out go back
+to exact KV. Still too far: the format has failed on this model, and keys of eight
 bits are tried, to be able to say what would pass. The outcome is kept under the identity of the
 weights (`layer_support_file.py`).
 """
@@ -50,6 +51,7 @@ _SINGLES = 16  # tokens decoded one by one
 _STREAMED_SINGLES = 5  # each of which reads all weights from disk; the fourth one flushes
 _GROUP = 3  # a draft, of which all but one are taken back
 _ROW_STEPS = 2  # between two rows of a batch, and together
+SAMPLE = 8  # layers whose attention is judged at first
 _STICKS_OUT = 3.0  # times the median error of the layers
 
 Progress = Callable[[float], None]
@@ -65,10 +67,12 @@ def self_test(
     record: Path | None,
     chunk: int = _CHUNK,
     test: Test | None = None,
+    quick: Test | None = None,
 ) -> Outcome:
     """How `mode` does on this model; blocks the MLX thread for two short prefills or more.
 
-    `test` measures one verdict: here, unless the model is split over several processes.
+    `test` measures one verdict: here, unless the model is split over several processes. `quick`
+    does so by a sample; what passes it is not measured again.
 
     `record` is the file for just this model and mode: the outcome is read from there if it is
     known, else kept there. The model must be installed. Evaluated.
@@ -76,7 +80,7 @@ def self_test(
     known = None if record is None else read_outcome(record, mode)
     if known is not None:
         return known
-    outcome = _escalate(model, list(token_ids), mode, chunk, test or measure)
+    outcome = _escalate(model, list(token_ids), mode, chunk, test or measure, quick)
     if record is not None:
         write_outcome(record, mode, outcome)
     return outcome
@@ -105,9 +109,11 @@ def measure(
     verdict: Verdict,
     chunk: int = _CHUNK,
     progress: Progress = lambda fraction: None,
+    sample: int = 0,
 ) -> MeasuredError:
-    """What one verdict comes to; `progress` counts up to 1. Evaluated."""
-    walk = _Walk(model, verdict)
+    """What one verdict comes to; `progress` counts up to 1. `sample`: the most layers whose
+    attention is judged (0 = all), evenly spread, the first and the last among them. Evaluated."""
+    walk = _Walk(model, verdict, _sampled(verdict.num_compressed_layers, sample))
     singles = _SINGLES if chunk <= _CHUNK else _STREAMED_SINGLES
     ids = list(token_ids)
     decoded = singles + _GROUP + _ROW_STEPS + 1
@@ -124,13 +130,19 @@ def measure(
     return walk.measured()
 
 
+def _sampled(count: int, most: int) -> frozenset[int]:
+    if not 1 < most < count:
+        return frozenset(range(count))
+    return frozenset(round(i * (count - 1) / (most - 1)) for i in range(most))
+
+
 class _Walk:
     """One text over exact and over compressed caches side by side, and what they differed by."""
 
-    def __init__(self, model: nn.Module, verdict: Verdict) -> None:
+    def __init__(self, model: nn.Module, verdict: Verdict, judged: frozenset[int]) -> None:
         self._model = model
         self._verdict = verdict
-        self._probe = Probe(default_backend())
+        self._probe = Probe(default_backend(), judged.__contains__)
         self._turbo = make_caches(model, "", verdict, self._probe).caches
         self._exact = make_prompt_cache(model)
         self._num_fed = 0
@@ -241,8 +253,19 @@ def _all_trimmable(caches: Sequence[Any]) -> bool:
     )
 
 
-def _escalate(model: nn.Module, token_ids: list[int], mode: str, chunk: int, test: Test) -> Outcome:
+def _escalate(
+    model: nn.Module,
+    token_ids: list[int],
+    mode: str,
+    chunk: int,
+    test: Test,
+    quick: Test | None,
+) -> Outcome:
     verdict = model_verdict(model, mode)
+    if quick is not None and verdict.num_compressed_layers > SAMPLE:
+        rough = quick(model, token_ids, verdict, chunk)
+        if passes(rough):
+            return Outcome(rough, passed=True)
     first = test(model, token_ids, verdict, chunk)
     if passes(first):
         return Outcome(first, passed=True)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
@@ -87,6 +88,32 @@ def test_layer_that_sticks_out_goes_back_to_exact_kv(spoiled, monkeypatch):
     assert outcome.passed
     assert outcome.measured.verdict == without
     assert "self-test" in without.layers[1].reason
+
+
+def test_a_sample_of_the_layers_is_enough_where_it_passes(llama, monkeypatch):
+    monkeypatch.setattr(policy, "SAMPLE", 2)
+    quick = partial(policy.measure, sample=2)
+    whole: list[object] = []
+
+    def all_layers(*asked):
+        whole.append(asked)
+        return policy.measure(*asked)
+
+    monkeypatch.setattr(policy, "MAX_KLD", 10.0)
+    passed = policy.self_test(llama, TEXT, "k4v3", None, 64, all_layers, quick)
+    assert passed.passed
+    assert [error > 0 for error in passed.measured.layer_errors] == [True, False, True]
+    assert not whole
+    monkeypatch.setattr(policy, "MAX_KLD", -1.0)
+    failed = policy.self_test(llama, TEXT, "k4v3", None, 64, all_layers, quick)
+    assert all(error > 0 for error in failed.measured.layer_errors)  # who is to blame: all asked
+    assert whole
+
+
+@pytest.mark.parametrize(("count", "judged"), [(1, [0]), (3, [0, 1, 2]), (9, [0, 3, 5, 8])])
+def test_a_sample_of_layers_is_spread_over_the_model(count, judged):
+    assert sorted(policy._sampled(count, 4)) == judged
+    assert sorted(policy._sampled(count, 0)) == list(range(count))
 
 
 def test_hopeless_mode_fails_with_nothing_better(llama, monkeypatch):
