@@ -310,6 +310,52 @@ def test_a_scored_prompt_alone_has_no_new_token(engine):
         assert answer.finished.usage.completion_tokens == 0
 
 
+def scores_of(answer):
+    return [one for delta in answer.deltas for one in delta.logprobs]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_choices_over_one_prompt_are_scored_for_the_price_of_one(folder_of_llama, at_once):
+    examples = tuple(3 + (i * i * 7) % 200 for i in range(180))
+    choices = [(*examples, 20 + i, 30, 40 + i) for i in range(4)]
+    ask = GenerateJob("x", (), GREEDY, max_tokens=0, top_logprobs=1, echo=True)
+    jobs = [replace(ask, request_id=f"c{i}", prompt=ids) for i, ids in enumerate(choices)]
+    with EngineHarness(folder_of_llama, prefix_cache_bytes=1 << 24) as engine:
+        if at_once:
+            engine.submit(*jobs)
+            found = engine.collect(4)
+        else:
+            found = {(job.request_id, 0): engine.run(job)[0] for job in jobs}
+        for job in jobs:
+            answer = found[job.request_id, 0]
+            alone = engine.run(replace(job, request_id=f"{job.request_id}-alone", no_cache=True))
+            [expected] = [scores_of(one) for one in alone]
+            scores = scores_of(answer)
+            assert [one.token_id for one in scores] == list(job.prompt)
+            assert [one.logprob for one in scores[1:]] == pytest.approx(
+                [one.logprob for one in expected[1:]], abs=2e-3
+            )
+            assert [one.top for one in scores[:180]] != [()] * 180
+        cached = sorted(answer.finished.usage.cached_tokens for answer in found.values())
+        assert cached[0] == 0
+        assert all(spared >= 170 for spared in cached[1:]), cached
+
+
+def test_scores_are_not_shared_where_prefixes_are_not(folder_of_llama):
+    ids = tuple(3 + (i * 7) % 200 for i in range(100))
+    ask = GenerateJob("a", ids, GREEDY, max_tokens=0, top_logprobs=1, echo=True)
+    with EngineHarness(folder_of_llama, prefix_cache_bytes=1 << 24) as engine:
+        for changes in ({}, {"cache_salt": "other"}, {"no_cache": True}, {"top_logprobs": 3}):
+            name = str(changes)
+            [answer] = engine.run(replace(ask, request_id=name, **changes))
+            assert answer.finished.usage.cached_tokens == 0, name
+            assert [len(one.top) for one in scores_of(answer)][1:] == [
+                changes.get("top_logprobs", 1)
+            ] * 99
+        [again] = engine.run(replace(ask, request_id="again"))
+        assert again.finished.usage.cached_tokens >= 98
+
+
 ENDED_BY_GRAMMAR = {
     "choice": Grammar(GrammarKind.CHOICE, choices=("yes", "no")),
     "schema": Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA)),

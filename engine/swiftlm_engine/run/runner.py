@@ -131,6 +131,8 @@ class Runner:
             return self._open_cold(sequence, found.reason.value)
         self._ranks.resume(sequence.key)
         self._prefilling[sequence.key] = found.caches
+        if self.scores.wants(sequence):
+            self.scores.begin(sequence, found.length)
         self.notes[sequence.key] = f"hit ({found.source.value}, {found.reason.value})"
         return found.length
 
@@ -138,7 +140,10 @@ class Runner:
         """One slice of looking for a prefix: files are read for `READ_SLICE_S` at most."""
         search = self._searches.pop(sequence.key, None)
         if search is None:
-            search = self._prefix.search(self._cache_ids(sequence, sequence.prefill_ids), salt)
+            ids = sequence.prefill_ids
+            if self.scores.wants(sequence):
+                ids = ids[: self.scores.recall(sequence)]
+            search = self._prefix.search(self._cache_ids(sequence, ids), salt)
         until = time.perf_counter() + READ_SLICE_S
         try:
             while next(search) and time.perf_counter() < until:
@@ -156,6 +161,8 @@ class Runner:
     def _open_cold(self, sequence: Sequence, reason: str) -> int:
         self._ranks.open(sequence.key)
         self._prefilling[sequence.key] = self._make_caches()
+        if self.scores.wants(sequence):
+            self.scores.begin(sequence, 0)
         self.notes[sequence.key] = f"miss: {reason}"
         return 0
 
@@ -227,7 +234,7 @@ class Runner:
         for start, count in pieces(chunk.start, chunk.count):
             ids = sequence.prompt_ids[start : start + count]
             logits = self._model(mx.array([ids], dtype=mx.int32), cache=caches)
-            self.scores.add(sequence, start, logits)
+            self.scores.add(sequence, logits)
             mx.eval([c.state for c in caches])
 
     def start_decode(self, rows: list[Row]) -> None:

@@ -110,10 +110,10 @@ class StepLoop:
             message = f"{full}; try again in {wait} s"
             raise EngineFault(FaultKind.BUSY, message, retry_after_s=wait) from full
         self.counters.requests += 1
-        uncached = job.no_cache or job.scores_prompt  # a prefix from the cache has no logits
-        self.runner.set_salt(job.request_id, None if uncached else job.cache_salt.encode())
+        salt = None if job.no_cache else job.cache_salt.encode()
+        self.runner.set_salt(job.request_id, salt)
         if job.scores_prompt:
-            self.runner.scores.ask(job.request_id, job.top_logprobs or 0)
+            self.runner.scores.ask(job.request_id, job.top_logprobs or 0, salt)
         self.runner.set_images(job.request_id, prepared.prompt.images)
         for choice in choices:
             self._choices[choice.sequence.key] = choice
