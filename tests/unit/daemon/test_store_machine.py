@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from store_doubles import StoreWorld, commit_of, digest, made_of
 
 from swiftlmd.faults import ServiceError
-from swiftlmd.store import ModelSource, PullProgress
+from swiftlmd.store import ModelSource, PullProgress, reader
 from swiftlmd.store.pulls import Pulls
 
 REPO, FILE, BUILT_IN = "org/a", "model-Q8_0.gguf", "smollm2-135m"
@@ -296,6 +296,8 @@ async def live(folder: Path, operations: list[tuple[str, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         life.world.play(patch)
         patch.setattr(asyncio, "to_thread", inline)
+        # A busy machine is no slow disk.
+        patch.setattr(reader.FolderReader.__init__, "__defaults__", (60.0,))
         try:
             for name, number in operations:
                 verb: Callable[[int], Awaitable[None]] = getattr(life, name)
