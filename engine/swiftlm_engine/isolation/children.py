@@ -11,7 +11,7 @@ from swiftlm_engine.isolation.child import Child
 from swiftlm_engine.isolation.work import current
 
 MAX_CHILDREN = 4
-PATIENCE_S = 0.02  # until a busy process gets a second one beside it
+PATIENCE_S = 0.02  # in which no question was answered, until busy processes get another one
 IDLE_S = 60.0  # that a second one is kept
 _POLL_S = 0.05
 
@@ -33,9 +33,10 @@ class Children:
         self._module, self._first = module, first
         self._most = most
         self._keep = keep
-        self._changed = Condition()  # guards the two fields below; nothing waits while it is held
+        self._changed = Condition()  # guards the three fields below; nothing waits while it is held
         self._idle: list[tuple[float, Child]] = []  # since when; the one used last is the last
         self._num_busy = 0
+        self._answered_at = 0.0  # by whichever of them
         weakref.finalize(self, _close_all, self._idle)
 
     def ask(self, content: bytes, deadline_s: float, limit_bytes: int) -> bytes:
@@ -75,7 +76,7 @@ class Children:
                         self._num_busy += 1
                         return child
                     child.close()
-                patient = time.monotonic() - asked < PATIENCE_S
+                patient = time.monotonic() - max(asked, self._answered_at) < PATIENCE_S
                 if self._num_busy == 0 or (self._num_busy < self._most and not patient):
                     self._num_busy += 1
                     return None
@@ -86,6 +87,7 @@ class Children:
         now = time.monotonic()
         with self._changed:
             self._num_busy -= 1
+            self._answered_at = now
             if child is not None and self._keep:
                 self._idle.append((now, child))
             elif child is not None:

@@ -7,11 +7,13 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import pytest
 from text_tokenizers import CHATML, STRICT, tokenizer
 
+from swiftlm_engine.isolation import children as children_module
 from swiftlm_engine.isolation.children import Children
 from swiftlm_engine.isolation.work import Cancelled, Work, current, doing
 from swiftlm_engine.text import encoder as encoder_module
@@ -174,6 +176,31 @@ def test_one_that_hangs_holds_up_nobody_else(hung: Children) -> None:
     thread.join(15)
     assert not thread.is_alive()
     assert not turn.locked()
+
+
+def test_a_crowd_that_is_answered_one_by_one_starts_no_second_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[object] = []
+
+    class Quick:
+        alive = True
+
+        def __init__(self, *_: object) -> None:
+            made.append(self)
+
+        def ask(self, *_: object) -> bytes:
+            time.sleep(0.04)
+            return b"answer"
+
+    monkeypatch.setattr(children_module, "Child", Quick)
+    monkeypatch.setattr(children_module, "PATIENCE_S", 1.0)
+    children = Children("none", lambda: b"")
+    with ThreadPoolExecutor(40) as crowd:  # of whom the last waits for 1.6 s
+        answers = list(crowd.map(lambda _: children.ask(b"", 20.0, 1 << 30), range(40)))
+    assert answers == [b"answer"] * 40
+    assert len(made) == 1
+    children._idle.clear()
 
 
 def test_who_is_cancelled_before_his_turn_does_nothing() -> None:
