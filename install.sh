@@ -1077,6 +1077,7 @@ is_daemon() {
 
 is_running() {
   case $(ps -o stat= -p "$1" 2>/dev/null || :) in
+    Z*l*) return 0 ;;  # its other threads are still ending
     '' | Z*) return 1 ;;
   esac
 }

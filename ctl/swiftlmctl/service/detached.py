@@ -26,6 +26,7 @@ from swiftlmctl.service.base import EXIT_GRACE_S, EXIT_TIMEOUT_S, Clock, Phase, 
 from swiftlmctl.service.job import Job
 
 _POLL_S = 0.1
+_NUM_THREADS = 17  # of the fields behind the command's name in /proc/PID/stat
 
 
 class DetachedDaemon:
@@ -212,7 +213,8 @@ def listener(path: Path) -> int:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs; a zombie that nobody has reaped does not count."""
+    """Whether the process runs, with any of its threads: of one that is killed the first may be
+    gone before the others. A zombie that nobody has reaped does not count."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -224,7 +226,8 @@ def alive(pid: int) -> bool:
     except OSError:
         return True
     # The state follows the command name, which may itself contain brackets.
-    return not stat.rpartition(")")[2].split()[0].startswith(("Z", "X"))
+    fields = stat.rpartition(")")[2].split()
+    return fields[0] not in ("Z", "X") or int(fields[_NUM_THREADS]) > 1
 
 
 def started_at(pid: int) -> str:
