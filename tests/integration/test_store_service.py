@@ -119,7 +119,7 @@ async def test_convert_and_repair_travel_as_operations(
     assert (seen[-1].model.model, seen[-1].model.quantization) == ("big-8bit", "8-bit g32")
     refused = await events(stub.repair(m.RepairModelRequest(model="big")))
     assert refused[-1].fault is not None
-    assert "nobody knows where" in refused[-1].fault.message
+    assert "does not know where" in refused[-1].fault.message
     missing = await events(stub.repair(m.RepairModelRequest(model="none")))
     assert missing[-1].fault is not None
 

@@ -218,6 +218,16 @@ async def test_a_folders_path_works_wherever_a_name_does(live: LiveDaemon, place
     await ctl(place, "run", "-m", "./elsewhere/mine", "hello")
     assert "verdict" in await ctl(place, "models", "show", str(folder))
     assert "is unloaded" in await ctl(place, "unload", "./elsewhere/mine")
+    unknown = await ctl(place, "models", "repair", "./elsewhere/mine", code=1)
+    assert "'mine' came from" in unknown  # its model was found
+    unpacked = await ctl(place, "pack", str(folder), code=1)
+    assert "mine could not be packed" in unpacked
+    assert "Traceback" not in unpacked
+    assert "mine" in await ctl(place, "models", "rm", "./elsewhere/mine", "--yes")
+    assert folder.is_dir()  # a user's folder is only taken off the list
+    for verb in (("models", "rm", "-y"), ("models", "repair"), ("pack",), ("convert",)):
+        said = await ctl(place, *verb, str(folder), code=1)
+        assert f"`swiftlmctl models add {folder}` lists it" in " ".join(said.split())
     assert "does not exist" in await ctl(place, "load", "./nowhere", code=1)
     for weights in (*folder.glob("*.safetensors"), *folder.glob("*.bin")):
         weights.unlink()

@@ -34,6 +34,7 @@ from swiftlmd.lifecycle.supervisor import Supervisor
 from swiftlmd.planning.draft import draft_source
 from swiftlmd.serving.service import Service
 from swiftlmd.store import ModelStore
+from swiftlmd.store.errors import BadModelName
 from swiftlmd.store.names import is_hub_name, is_path
 from swiftlmd.store.service import to_event
 from swiftlmd.store.types import ModelSource, StoredModel
@@ -89,16 +90,10 @@ class AdminService(m.AdminBase):
         listed from then on. Raises ServiceError for a folder that holds no model."""
         if not is_path(model):
             return await self._service.named(model)
-        models = await self._store.list()
-
-        def listed(path: Path) -> str:
-            meant = path.expanduser().resolve()
-            return next((x.name for x in models if x.path.resolve() == meant), "")
-
-        return (
-            await asyncio.to_thread(listed, Path(model))
-            or (await self._store.add(Path(model))).name
-        )
+        try:
+            return await self._store.name_of(model)
+        except BadModelName:
+            return (await self._store.add(Path(model))).name
 
     async def status(self, message: m.StatusRequest) -> m.DaemonStatus:
         return await self._service.status()
@@ -193,12 +188,13 @@ class AdminService(m.AdminBase):
 
     async def remove_model(self, message: m.RemoveModelRequest) -> m.RemoveModelReply:
         try:
-            removed, kept = await self._store.remove(message.model, dry_run=True), 0
+            name = await self._store.name_of(message.model)
+            removed, kept = await self._store.remove(name, dry_run=True), 0
             if not message.dry_run:  # what cannot be removed stays loaded
-                async with self._service.residency.removing(message.model):
-                    removed = await self._store.remove(message.model, dry_run=False)
+                async with self._service.residency.removing(name):
+                    removed = await self._store.remove(name, dry_run=False)
                 # What was said to it goes with the model.
-                kept = await asyncio.to_thread(self._prefixes.delete, message.model)
+                kept = await asyncio.to_thread(self._prefixes.delete, name)
         except ServiceError as error:
             return m.RemoveModelReply(fault=error.to_fault())
         await self._service.list_models()  # names resolve by what is here now

@@ -30,6 +30,13 @@ class ChildFailed(Exception):
         self.code = code
         self.complaint = complaint
 
+    @property
+    def cause(self) -> str:
+        """The complaint; of a traceback its last line, which says what was wrong."""
+        _, traceback, rest = self.complaint.rpartition("Traceback (most recent call last)")
+        lines = rest.strip().splitlines()
+        return lines[-1] if traceback and lines else str(self)
+
 
 @asynccontextmanager
 async def python(

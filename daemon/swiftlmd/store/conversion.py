@@ -75,7 +75,7 @@ async def convert(
         await child.run(*job.command(), on_report=reading.take, environ=environ)
     except child.ChildFailed as failed:
         raise PullFailed(
-            f"{job.source.name} could not be converted: {reading.message or failed}",
+            f"{job.source.name} could not be {_done(job)}: {reading.message or failed.cause}",
             code="not_convertible",
             status=422,
         ) from failed
@@ -133,6 +133,10 @@ def _result(line: child.Report) -> str:
         return _loss(line["losses"])
     peak = line["peak_bytes"] / 1e9
     return f"{line['bits_per_weight']} bits per weight, {peak:.1f} GB of memory at most"
+
+
+def _done(job: Conversion | Quantisation | Packing) -> str:
+    return "packed" if isinstance(job, Packing) else "converted"
 
 
 def _remove_leftovers(out: Path) -> None:

@@ -88,8 +88,8 @@ class Pulls:
                 f"remove it and make it again: `{again}`"
             )
         raise NotRepairable(
-            f"nobody knows where '{model.name}' came from; put the missing files into "
-            f"{model.path} yourself: {state}"
+            f"swiftlm does not know where '{model.name}' came from, so it can fetch nothing for it "
+            f"({state}); put what is missing into {model.path} yourself"
         )
 
     async def import_gguf(self, file: Path, name: str, dtype: str, report: Report) -> str:

@@ -69,19 +69,20 @@ class StoreService(m.StoreBase):
             yield event
 
     async def repair(self, message: m.RepairModelRequest) -> AsyncIterator[m.OperationEvent]:
-        async for event in self._events(self._store.repair(message.model)):
+        async for event in self._of_model(message.model, self._store.repair):
             yield event
 
     async def convert(self, message: m.ConvertModelRequest) -> AsyncIterator[m.OperationEvent]:
-        steps = self._store.quantise(
-            message.model, message.name, message.bits or 4, message.group_size or 64
-        )
-        async for event in self._events(steps):
+        def steps(model: str) -> AsyncGenerator[PullProgress, None]:
+            bits, group_size = message.bits or 4, message.group_size or 64
+            return self._store.quantise(model, message.name, bits, group_size)
+
+        async for event in self._of_model(message.model, steps):
             yield event
 
     async def pack(self, message: m.PackModelRequest) -> AsyncIterator[m.OperationEvent]:
-        steps = self._store.pack(message.model, remove=message.remove)
-        async for event in self._events(steps):
+        pack = partial(self._store.pack, remove=message.remove)
+        async for event in self._of_model(message.model, pack):
             yield event
 
     async def search(self, message: m.SearchModelsRequest) -> m.SearchModelsReply:
@@ -127,6 +128,18 @@ class StoreService(m.StoreBase):
             for row in usage.rows
         ]
         return m.DiskUsageReply(rows, usage.total_bytes, usage.free_bytes)
+
+    async def _of_model(
+        self, model: str, verb: Callable[[str], AsyncGenerator[PullProgress, None]]
+    ) -> AsyncIterator[m.OperationEvent]:
+        """The events of `verb`; its model may be given by the path of its folder."""
+        try:
+            steps = verb(await self._store.name_of(model))
+        except ServiceError as error:
+            yield m.OperationEvent(fault=error.to_fault())
+            return
+        async for event in self._events(steps):
+            yield event
 
     async def _events(
         self, steps: AsyncGenerator[PullProgress, None]

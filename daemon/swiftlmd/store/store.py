@@ -91,6 +91,22 @@ class ModelStore:
             await asyncio.sleep(_LOOK_S)
         return model
 
+    async def name_of(self, model: str) -> str:
+        """The name of the model whose folder a path is; a name as it is. Raises BadModelName."""
+        if not names.is_path(model):
+            return model
+        listed = await self.list()
+
+        def found() -> str:
+            meant = Path(model).expanduser().resolve()
+            return next((x.name for x in listed if x.path.resolve() == meant), "")
+
+        if name := await asyncio.to_thread(found):
+            return name
+        raise BadModelName(
+            f"{model} is not the folder of a listed model; `swiftlmctl models add {model}` lists it"
+        )
+
     def downloads(self) -> tuple[Download, ...]:
         """Pulls under way, each with its newest report."""
         return tuple(Download(job.name, job.latest) for job in self._jobs.running())

@@ -7,6 +7,7 @@ have a place) and then read layer by layer, so that a load can be watched and it
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,7 @@ class LoadedWeights:
 
 NOTHING_EXPANDED = ExpandOptions()
 DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
+_LACKING = re.compile(r"missing \d+ required positional arguments?: (.+)", re.DOTALL)
 
 
 def load_weights(
@@ -124,9 +126,15 @@ def _opened(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
         _take_processor_template(tokenizer, folder / "chat_template.json")
     except (ValueError, LookupError, TypeError, AttributeError, OSError, RuntimeError) as error:
         raise EngineFault(
-            FaultKind.MODEL_BROKEN, f"model folder {folder} cannot be loaded: {error}"
+            FaultKind.MODEL_BROKEN, f"model folder {folder} cannot be loaded: {_plainly(error)}"
         ) from error
     return model, tokenizer, config
+
+
+def _plainly(error: Exception) -> str:
+    """What mlx-lm's dataclasses miss, without their names."""
+    lacking = _LACKING.search(str(error))
+    return f"config.json lacks {lacking[1]}" if lacking else str(error)
 
 
 def _eos_ids(config: dict[str, Any]) -> int | list[int] | None:
