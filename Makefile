@@ -14,7 +14,7 @@ WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 # What one of the many processes of the tests has compiled the others read.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: test setup lint types unit integration e2e clients test-kernels bench bench-peers bench-kv \
+.PHONY: test setup lint types unit integration e2e clients test-kernels test-shells bench bench-peers bench-kv \
 	bench-stream fits pictures soak proto lock clean
 
 # Types are checked meanwhile, and shown at the end. On a busy machine four workers make some waits
@@ -59,6 +59,15 @@ clients:
 
 test-kernels: setup
 	$(PYTHON) -m pytest tests/kernels -m kernels
+
+# install.sh in the shells that run it on a Mac: bash 3.2 as sh, if scripts/bash32.sh has built one.
+BASH32 := $(wildcard .cache/bash32/bash)
+test-shells: setup
+	for shell in "bash --posix" $(if $(BASH32),"$(abspath $(BASH32)) --posix"); do \
+	  INSTALL_SHELL="$$shell" $(PYTHON) -m pytest -m "not slow" -n 4 --dist loadfile \
+	    tests/integration/test_install_scenarios.py tests/integration/test_install_users_files.py \
+	    tests/integration/test_install_upgrades.py || exit 1; \
+	done
 
 bench: setup
 	$(FAST) $(PYTHON) -m bench
