@@ -620,9 +620,8 @@ build_failed() {
 write_config() {
   config=$APP/config.toml
   [ ! -e "$config" ] || return 0
-  { config_text >"$config.new" && chmod 600 "$config.new" && mv "$config.new" "$config"; } ||
-    fail $CANNOT_WRITE "cannot write $config"
-  created "$config"
+  ctl_of "$VENV" setup --step config || fail $CANNOT_WRITE "cannot write $config"
+  CHANGED=yes
 }
 
 # What a release was configured with, for a way back: an older one refuses newer options.
@@ -646,23 +645,6 @@ use_config_of() {
     mv "$APP/config.toml.new" "$APP/config.toml"; } || fail $CANNOT_WRITE "cannot write $APP"
   note "$1 refuses an option of config.toml; it gets its own of before, yours is in \
 $APP/config.toml.$2"
-}
-
-config_text() {
-  say "# swiftlm's configuration. \`swiftlmctl config show\` lists every option and its meaning;"
-  say "# \`swiftlmctl config set KEY VALUE\` changes this file and keeps its comments."
-  say
-  say '[models]'
-  say "default = \"$MODEL\""
-  [ -n "${HF_HOME:-}" ] || return 0
-  # Taken from the installing shell: the service knows no shell.
-  say
-  say '[hub]'
-  case $HF_HOME in  # the daemon starts elsewhere
-  /* | '~'*) home=$HF_HOME ;;
-  *) home=$PWD/$HF_HOME ;;
-  esac
-  say "home = \"$(printf '%s' "$home" | sed 's/[\\"]/\\&/g')\""
 }
 
 created() {
@@ -791,7 +773,7 @@ bring_up() {
     if has_session; then unhealthy "it does not get ready"; fi
     leave_stopped "installed; nobody is logged in here whose session could run it"
   fi
-  fetch_model
+  ctl setup --step model || exit 1
   if is_upgrade && ! ctl run --max-tokens 1 hello >/dev/null; then
     unhealthy "it gives no answer"
   fi
@@ -808,15 +790,6 @@ leave_stopped() {
 has_session() {
   [ "$SYSTEM" = Darwin ] || return 0
   launchctl print "gui/$(id -u)" >/dev/null 2>&1 || launchctl print "user/$(id -u)" >/dev/null 2>&1
-}
-
-fetch_model() {
-  case $(ctl models list --json 2>/dev/null || :) in
-    '[]') ;;
-    *) return 0 ;;
-  esac
-  ctl pull "$MODEL" || fail 1 "swiftlm runs, but $MODEL could not be fetched; \
-try \`swiftlmctl pull $MODEL\` later"
 }
 
 unhealthy() {
@@ -902,10 +875,7 @@ undo_rollback() {
 finish() {
   remove_old_releases
   [ "$CHANGED" = yes ] || say "nothing had to be changed"
-  say
-  say "asking $(ctl config get models.default 2>/dev/null || say "$MODEL"): What is the capital of France?"
-  ctl run --temperature 0 --max-tokens 40 "What is the capital of France?" ||
-    fail 1 "swiftlm runs, but gave no answer; \`swiftlmctl doctor\` looks further"
+  ctl setup --step answer || exit 1
   program="'$CURRENT/bin/swiftlmctl'"
   case :$PATH: in
     *:"$BIN":*) program=swiftlmctl ;;

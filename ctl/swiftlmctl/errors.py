@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from swiftlm_proto.exit_codes import CtlExit
+from swiftlm_proto.exit_codes import CtlExit, SetupExit
 
 
 class CtlError(Exception):
     """`message` says what happened and to what; `hint` is what to do next."""
 
-    def __init__(self, message: str, *, hint: str = "", code: CtlExit = CtlExit.FAILED) -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", code: CtlExit | SetupExit = CtlExit.FAILED
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint

@@ -30,15 +30,17 @@ from swiftlmctl.commands import (
     models,
     requests,
     service,
+    setup,
     status,
     store,
+    uninstall,
     version,
 )
 from swiftlmctl.errors import CtlError
 
 _ROOMS = (
     status, service, load, calibration, models, store, chat, logs, config, cache, requests, clients,
-    bench, keys, doctor, cluster, completion,
+    bench, keys, doctor, cluster, setup, uninstall, completion,
 )  # fmt: skip
 
 

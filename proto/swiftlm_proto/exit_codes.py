@@ -44,5 +44,18 @@ class CtlExit(IntEnum):
     DOES_NOT_FIT = 8  # `plan`: the answer is no
 
 
+class SetupExit(IntEnum):
+    """`swiftlmctl setup`, `swiftlmctl uninstall` and install.sh."""
+
+    DONE = 0
+    NOT_STARTED = 10
+    USAGE = 64
+    NO_SYSTEM = 69
+    UNHEALTHY = 70
+    NO_SERVICE = 71
+    CANNOT_WRITE = 73
+    IS_ROOT = 77
+
+
 # An engine that ends with RANK_LOST says in its log, after this, which rank on which host it was.
 GROUP_BROKEN = "the group is broken: "
