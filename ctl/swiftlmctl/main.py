@@ -91,13 +91,20 @@ def main() -> None:
         build()()
     except CtlError as e:
         sys.stdout.flush()
-        sys.stderr.write(f"swiftlmctl: {visible_lines(e.text())}\n")
+        sys.stderr.write(f"{_fitting(visible_lines(f'swiftlmctl: {e.text()}'))}\n")
         sys.exit(int(e.code))
     except OSError as e:  # a folder that cannot be made, a full disk
         sys.stdout.flush()
         where = visible_lines(f"{e.filename or 'the system'}: {e.strerror or e}")
         sys.stderr.write(f"swiftlmctl: {where}\n")
         sys.exit(int(CtlExit.DENIED if isinstance(e, PermissionError) else CtlExit.FAILED))
+
+
+def _fitting(text: str) -> str:
+    """An error that a terminal does not cut inside its words."""
+    from swiftlmctl import output
+
+    return output.wrapped(text, output.terminal_width()) if sys.stderr.isatty() else text
 
 
 def _open_what_is_closed() -> None:

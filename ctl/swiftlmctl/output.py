@@ -35,6 +35,28 @@ def say(text: str = "") -> None:
     write(text + "\n")
 
 
+def say_wrapped(text: str, indent: int = 2) -> None:
+    """On a terminal no line is cut inside a word; what follows the first line is indented."""
+    say(wrapped(text, terminal_width(), indent) if on_terminal() else text)
+
+
+def wrapped(text: str, width: int, indent: int = 2) -> str:
+    """Lines of at most `width`, unless a word is longer. The lines' own indentation is kept."""
+    return "\n".join(_wrapped_line(line, width, indent) for line in text.split("\n"))
+
+
+def _wrapped_line(line: str, width: int, indent: int) -> str:
+    if len(line) <= width:
+        return line
+    own = len(line) - len(line.lstrip())
+    # Where little room is left beside it, a deep indentation would make a column of words.
+    hanging = " " * (own + indent if own + indent <= width // 2 else 4)
+    return textwrap.fill(
+        line, max(width, 20), subsequent_indent=hanging, replace_whitespace=False,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
 def say_in(colour: int, text: str) -> None:
     _write(f"\x1b[{colour}m{visible_lines(text)}\x1b[0m\n")
 

@@ -50,6 +50,7 @@ from swiftlmd.http.security import Guard
 from swiftlmd.http.sessions import Sessions
 from swiftlmd.lifecycle import logs
 from swiftlmd.lifecycle.background_tasks import (
+    list_what_was_late,
     prove_health,
     restart_on_error,
     restore_when_calm,
@@ -394,6 +395,15 @@ class Daemon:
                 "folders",
                 partial(
                     watch_folders, self._store.look_for_folders, self._store.warnings_asked, clock
+                ),
+            ),
+            (
+                "late folders",
+                partial(
+                    list_what_was_late,
+                    lambda: self._service.reads_models,
+                    self._service.list_models,
+                    clock,
                 ),
             ),
             ("disk watch", partial(self._disk.run, clock)),

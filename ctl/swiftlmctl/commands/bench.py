@@ -176,7 +176,7 @@ def compare(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Compare with another OpenAI-compatible server, alternating requests."""
+    """Compare with another OpenAI-compatible server, request by request."""
     from swiftlmctl.bench import compare as bench
     from swiftlmctl.bench.endpoint import Endpoint
     from swiftlmctl.bench.report import Report

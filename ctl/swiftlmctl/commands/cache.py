@@ -38,7 +38,7 @@ def stats(model: EveryModel = "", json: Json = False) -> None:
 
 
 def clear(model: EveryModel = "", json: Json = False) -> None:
-    """Delete what the prefix cache holds in memory and on disk; of all models without a name."""
+    """Delete kept prefixes of a model, in memory and on disk, or of all."""
     from swiftlmctl import output
 
     found = _control(model, clear=True)

@@ -47,7 +47,8 @@ def doctor(mac: Mac = False, json: Json = False, replay: Replay = None) -> None:
         for check in (*verdicts, *found):
             _say(check)
         for item in mac_checks.CHECKS if mac else ():
-            output.say(f"[ to do ] {item.topic}: expect {item.expect}\n          {item.how}")
+            output.say_wrapped(f"[ to do ] {item.topic}: expect {item.expect}", indent=10)
+            output.say_wrapped(f"          {item.how}", indent=0)
     if any(check.status == "fail" for check in (*verdicts, *found)):
         raise typer.Exit(int(CtlExit.FAILED))
 
@@ -68,6 +69,6 @@ def _record(replay: Path | None, found: list[m.DoctorCheck]) -> MacRecord:
 def _say(check: m.DoctorCheck) -> None:
     from swiftlmctl import output
 
-    output.say(f"[{check.status:^7}] {check.name}: {check.reason}")
+    output.say_wrapped(f"[{check.status:^7}] {check.name}: {check.reason}", indent=10)
     if check.fix and check.status != "pass":
-        output.say(f"          {check.fix}")
+        output.say_wrapped(f"          {check.fix}", indent=0)

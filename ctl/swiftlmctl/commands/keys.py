@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 def open_page(
     show: Annotated[bool, typer.Option("--print", help="Print the address; open nothing.")] = False,
 ) -> None:
-    """Open the web page as the owner: it may then change settings and keys.
+    """Open the web page as the owner, to change settings and keys.
 
     The address in it works once, for a minute, on this machine.
     """

@@ -50,7 +50,7 @@ def load(
 
     last = client.call(verb)
     if not json:
-        output.say(_loaded_words(model, last.model))
+        output.say_wrapped(_loaded_words(model, last.model))
 
 
 def _loaded_words(model: str, status: m.ModelStatus | None) -> str:
@@ -127,7 +127,7 @@ def plan(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Say whether and how a model runs here, before anything is loaded or fetched.
+    """Say whether and how a model runs here, before it is fetched.
 
     Exits with 8 where it does not fit.
     """
@@ -149,7 +149,7 @@ def plan(
         report_tables.show(reply.plan)
     else:
         for sentence in plan_words.sentences(plan):
-            output.say(sentence)
+            output.say_wrapped(sentence)
         output.say("`-v` shows every byte of it.")
     if plan.get("strategy") == "refused":
         raise typer.Exit(CtlExit.DOES_NOT_FIT)

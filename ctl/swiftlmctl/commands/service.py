@@ -60,7 +60,9 @@ def start(wait: Wait = _READY_S) -> None:
 
 
 def stop(force: Kill = False) -> None:
-    """Stop the daemon after in-flight requests finish (service.drain)."""
+    """Stop the daemon when requests in flight have ended.
+
+    Waits as long as service.drain says."""
     from swiftlmctl import output
 
     _, manager = _here()

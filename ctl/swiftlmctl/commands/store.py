@@ -87,7 +87,7 @@ def search(
 
 
 def best(json: Json = False) -> None:
-    """Show the largest, the fastest and the best model for agents that run on this machine."""
+    """Show the largest, the fastest and the best model for agents here."""
     from swiftlm_proto import messages as m
     from swiftlmctl import client, output
     from swiftlmctl.views import best_models

@@ -46,7 +46,8 @@ def _show_object(value: dict[str, Any], depth: int) -> None:
     width = max((len(title(name)) for name in simple), default=0)
     for name, item in simple.items():
         if item not in (None, ""):
-            output.say(f"{'  ' * depth}{title(name).ljust(width)}  {cell(name, item)}")
+            named = f"{'  ' * depth}{title(name).ljust(width)}  {cell(name, item)}"
+            output.say_wrapped(named, indent=width + 2)
     for name, item in value.items():
         if isinstance(item, dict) and item:
             output.say("  " * depth + title(name))

@@ -30,7 +30,11 @@ def lines(status: m.DaemonStatus, service: ServiceState | None = None) -> list[s
     found += [line for model in status.models if (line := _disk_line(model))]
     found += [line for model in status.models for line in _note_lines(model)]
     found += [_download(d) for d in status.downloads]
-    return found + [f"warning: {warning}" for warning in status.warnings]
+    found += [f"warning: {warning}" for warning in status.warnings]
+    if not output.on_terminal():
+        return found
+    width = output.terminal_width()
+    return [part for line in found for part in output.wrapped(line, width, 9).split("\n")]
 
 
 def _addresses(status: m.DaemonStatus) -> str:

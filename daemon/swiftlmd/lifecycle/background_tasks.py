@@ -70,6 +70,17 @@ async def shorten_logs(folder: Path, clock: Clock) -> None:
         await asyncio.to_thread(cut)
 
 
+async def list_what_was_late(
+    is_late: Callable[[], bool], list_models: Callable[[], Awaitable[object]], clock: Clock
+) -> None:
+    """A folder that was still being read when the models were listed has been read since; a status
+    would go on to call its model broken until somebody lists them."""
+    while True:
+        await clock.sleep(_PAUSE_S)
+        if is_late():
+            await list_models()
+
+
 async def watch_folders(
     look: Callable[[], Awaitable[None]], asked: asyncio.Event, clock: Clock
 ) -> None:

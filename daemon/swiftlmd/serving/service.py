@@ -26,6 +26,7 @@ from swiftlmd.residency.resident import State, stored_status
 from swiftlmd.serving.admission import Admission
 from swiftlmd.serving.names import ModelNames
 from swiftlmd.serving.requests import ActiveRequest, RequestTable
+from swiftlmd.store.reader import STILL_READING
 from swiftlmd.store.sampling_defaults import completed
 from swiftlmd.store.store import Download
 from swiftlmd.store.types import PullProgress, StoredModel
@@ -97,6 +98,11 @@ class Service:
         self._stored = await self._store.list()
         self.names.learn(model.name for model in self._stored)
         return self._rows()
+
+    @property
+    def reads_models(self) -> bool:
+        """Whether a folder was still being read when the models were last listed."""
+        return any(model.reason.endswith(STILL_READING) for model in self._stored)
 
     async def generate(
         self, model: str, request: m.GenerateRequest, *, route: str, client: str = ""

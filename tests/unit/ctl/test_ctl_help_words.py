@@ -28,3 +28,18 @@ def test_no_help_text_uses_a_turn_that_readers_stumble_over() -> None:
     texts += [f"{key}: {option.help}" for key, option in OPTIONS.items()]
     assert len(texts) > 200
     assert [text for text in texts if STUMBLES.search(text)] == []
+
+
+def summaries(group: Any, path: str = "") -> Iterator[str]:
+    """Each line of a group's list of verbs on a terminal of 80 columns."""
+    verbs = getattr(group, "commands", {})
+    room = 80 - 6 - max(map(len, verbs), default=0)
+    for name, verb in verbs.items():
+        yield f"{path} {name}: {verb.get_short_help_str(room)}"
+        yield from summaries(verb, f"{path} {name}")
+
+
+def test_no_summary_of_a_verb_is_cut_at_80_columns() -> None:
+    lines = [*summaries(typer.main.get_command(build()))]
+    assert len(lines) > 40
+    assert [line for line in lines if line.endswith("...") and "zed ..." not in line] == []

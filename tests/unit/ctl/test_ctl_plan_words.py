@@ -2,7 +2,7 @@
 
 import pytest
 
-from swiftlmctl.output import Table, fitted
+from swiftlmctl.output import Table, fitted, wrapped
 from swiftlmctl.views.plan_words import sentences
 
 PLAN = {
@@ -50,3 +50,19 @@ def test_tables_fit_the_terminal_and_cut_no_word(width: int) -> None:
     words = " ".join(lines).replace(",", "").split()
     for cell in table.rows[1]:
         assert set(cell.replace(",", "").split()) <= set(words)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_long_sentences_are_wrapped_between_words(width: int) -> None:
+    text = "[ warn  ] BLAS: /usr/lib/libopenblas.so: one row takes 0.26 ms, sixteen 198 ms"
+    lines = wrapped(f"{text}\n  short", width, 10).split("\n")
+    assert max(map(len, lines)) <= width
+    assert " ".join(" ".join(lines).split()) == f"{text} short".replace("  ]", " ]")
+    assert lines[-1] == "  short"
+    if width < len(text):
+        assert lines[1].startswith(" " * (10 if width > 20 else 4))
+
+
+def test_a_word_longer_than_the_terminal_is_left_whole() -> None:
+    path = "/" + "x" * 60
+    assert path in wrapped(f"the folder {path} is not there", 40).split("\n")[1]

@@ -23,6 +23,7 @@ from fakes import (
 from swiftlm_proto import messages as m
 from swiftlmd.config.settings import Settings
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
+from swiftlmd.lifecycle.background_tasks import list_what_was_late
 from swiftlmd.lifecycle.instance import this_instance
 from swiftlmd.memory import Answer, Device, Level, PressureVerdict
 from swiftlmd.memory.machine import Machine
@@ -32,6 +33,7 @@ from swiftlmd.residency.self_test import test_engines as ask_each_engine
 from swiftlmd.serving.admission import Admission, prompt_tokens
 from swiftlmd.serving.names import ModelNames
 from swiftlmd.serving.service import DaemonInfo, Service
+from swiftlmd.store.reader import STILL_READING
 
 GB = 10**9
 STOP = m.Finished(reason=m.FinishedReason.STOP)
@@ -186,6 +188,23 @@ async def test_a_listener_that_leaves_while_its_model_loads_leaves_no_wait_behin
     world.launcher.gate.set()
     await settle()
     assert world.residency.residents[0].leases == 0
+
+
+async def test_a_model_that_was_late_to_be_read_is_listed_again(world: World) -> None:
+    late = replace(stored_model("slow", GB), ready=False, reason=f"/slow {STILL_READING}")
+    world.store.models["slow"] = late
+    await world.service.list_models()
+    task = asyncio.create_task(
+        list_what_was_late(
+            lambda: world.service.reads_models, world.service.list_models, world.clock
+        )
+    )
+    world.store.models["slow"] = stored_model("slow", GB)
+    await world.clock.advance(6)
+    rows = {row.model: row for row in (await world.service.status()).models}
+    assert rows["slow"].state is m.ModelStatusState.CACHED
+    assert not world.service.reads_models
+    task.cancel()
 
 
 async def test_a_request_is_listed_while_it_runs_and_counted_when_it_ends(world: World) -> None:
