@@ -6,7 +6,7 @@ import pytest
 from engine_harness import EngineHarness
 from tiny_models import make_model
 
-from swiftlm_engine.messages import EngineFault, FaultKind, GenerateJob
+from swiftlm_engine.messages import GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 from swiftlm_engine.speculation.ngram import NgramDrafter
 
@@ -76,14 +76,6 @@ def test_draft_model_that_costs_more_than_it_brings_is_switched_off(folder, tmp_
         timings = engine.run(job)[0].finished.timings
         assert not engine.session.runner._speculator.worth_trying
     assert 0 < timings.draft_tokens < 4 * 30
-
-
-def test_recurrent_model_refuses_speculation_at_load(tmp_path):
-    folder = make_model("qwen3_next", tmp_path / "hybrid")
-    with pytest.raises(EngineFault) as refused:
-        EngineHarness(folder, draft="ngram")
-    assert refused.value.kind is FaultKind.UNSUPPORTED
-    assert "--draft" in refused.value.message
 
 
 def test_ngram_proposes_what_followed_last_time():

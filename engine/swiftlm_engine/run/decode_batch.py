@@ -7,7 +7,8 @@ nobody has a token yet, the first ones are read at once, and the next step is di
 
 Invariants: row i of `_inputs`, of every cache and of `_rows` is the same sequence. After `step` the
 caches hold the prompt and all tokens that were reported, and `_inputs` one token more; of a `fresh`
-row the caches lack the last token, which is in `_inputs`.
+row the caches lack the last token, which is in `_inputs`. Of a lone row whose drafts were rejected
+they may lack a few more, which are fed with the next pass (`Row.behind`).
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from typing import Any
 
 import mlx.core as mx
 
+from swiftlm_engine.prefix.snapshot import leaves_of
 from swiftlm_engine.ranks import SINGLE_PROCESS, Ranks
 from swiftlm_engine.run.row_caches import Caches, RowCaches
 from swiftlm_engine.sampling.logprobs import PendingLogprobs, TokenLogprob, pending
 from swiftlm_engine.sampling.row import RowSampling, TokenConstraint
 from swiftlm_engine.sampling.sampler import sample
 from swiftlm_engine.schedule.sequence import Sequence
+from swiftlm_engine.speculation.round import Round, needs_replay
 from swiftlm_engine.speculation.speculator import Speculator
+
+# Tokens that rejected drafts may leave to be fed again: then one step goes without a draft.
+MAX_BEHIND = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +51,14 @@ class Row:
     num_last_read: int = 0  # of those, in the last step
     num_drafted: int = 0  # tokens guessed ahead for it, and how many of them held
     num_accepted: int = 0
+    may_replay: bool = True  # tokens of a rejected draft can be fed again at any time
+    round: Round | None = None  # of the last pass, if it checked a draft
     logprobs: PendingLogprobs | None = None  # of the pending input
+
+    @property
+    def behind(self) -> list[int]:
+        """Tokens that were reported and that the caches lack."""
+        return self.round.behind if self.round is not None else []
 
     @property
     def may_not_end(self) -> bool:
@@ -113,6 +126,7 @@ class DecodeBatch:
 
     def add(self, rows: list[Row], caches: list[Caches]) -> None:
         """Takes over each row's caches, which hold all but its last prompt token."""
+        self._catch_up()
         first = mx.array([row.sequence.first_input_id for row in rows], dtype=mx.int32)
         self._inputs = first if self._inputs is None else mx.concatenate([self._inputs, first])
         for row in rows:
@@ -120,8 +134,16 @@ class DecodeBatch:
         self._caches.extend(caches)
         self._rows += rows
 
-    def remove(self, rows: list[Row]) -> list[Caches]:
-        """Takes rows out and returns the caches of each, for single use again."""
+    def remove(self, rows: list[Row], overrun: int = 0) -> list[Caches]:
+        """Takes rows out and returns the caches of each, for single use again.
+
+        A lone row's last `overrun` tokens are taken back: a checked pass went past the end.
+        """
+        if overrun:
+            [lone] = self._rows
+            assert lone.round is not None
+            lone.round.keep_fewer(overrun)
+        self._catch_up()
         ats = [self._rows.index(row) for row in rows]
         keep = [i for i in range(len(self._rows)) if i not in ats]
         caches = self._caches.remove_all(ats)
@@ -155,6 +177,7 @@ class DecodeBatch:
         with mx.stream(self._stream):
             if self._speculates():
                 return self._checked_step(self._rows[0])
+            self._catch_up()
             if self._awaits_first_tokens():
                 return self._read_first_tokens()
             logits = self._forward(self._inputs)
@@ -204,24 +227,55 @@ class DecodeBatch:
         self._before_wait()
         tokens = self._read()
         pending = (row.sequence.output_ids or row.sequence.prompt_ids)[-1]
-        caches = self._caches.only
-        draft = [] if pending in row.end_ids else self._speculator.draft(row.sequence)
-        draft = draft[: max(0, _room_to_take_back(caches) - 1)]
+        known = [*row.behind, pending]
+        draft = self._draft(row, known)
         if not draft:
-            self._dispatch(self._forward(self._inputs))
+            self._dispatch(self._forward_known(row, known))
             return tokens
-        held, drawn = self._speculator.check(
-            self._model, caches, row.sampling, pending, draft, self._alike
-        )
+        caches, sampling = self._caches.only, row.sampling
+        checked = self._speculator.check(self._model, caches, sampling, known, draft, self._alike)
+        row.round = checked.round
         row.num_drafted += len(draft)
-        row.num_accepted += len(held)
-        for token_id in held:
+        row.num_accepted += len(checked.held)
+        for token_id in checked.held:
             row.sequence.output_ids.append(token_id)
             row.num_last_read += 1
             tokens.append(RowToken(row, token_id))
         row.num_drawn = len(row.sequence.output_ids) + 1
-        self._inputs = mx.array([drawn], dtype=mx.int32)
+        self._inputs = mx.array([checked.drawn], dtype=mx.int32)
         return tokens
+
+    def _draft(self, row: Row, known: list[int]) -> list[int]:
+        """No longer than what can be taken back, and nothing behind an end."""
+        assert self._speculator is not None
+        caches = self._caches.only
+        cannot = not row.may_replay and needs_replay(caches)
+        if known[-1] in row.end_ids or cannot or len(known) > MAX_BEHIND:
+            return []
+        draft = self._speculator.draft(row.sequence)
+        draft = draft[: max(0, _room_to_take_back(caches) - len(known))]
+        end = next((at for at, token in enumerate(draft) if token in row.end_ids), len(draft))
+        return draft[: end + 1]
+
+    def _forward_known(self, row: Row, known: list[int]) -> mx.array:
+        """Logits (1, V) behind the last of these tokens, which the caches of a lone row lack."""
+        row.round = None
+        if len(known) == 1:
+            assert self._inputs is not None
+            return self._forward(self._inputs)
+        inputs = mx.array([known], dtype=mx.int32)
+        logits: mx.array = self._model(inputs, cache=self._caches.only)
+        return logits[:, -1, :]
+
+    def _catch_up(self) -> None:
+        """Feeds what the caches of a lone row lack, before anything but another draft."""
+        if self._speculator is None:
+            return
+        for row in self._rows:
+            if row.behind:
+                with mx.stream(self._stream):
+                    self._model(mx.array([row.behind], dtype=mx.int32), cache=self._caches.only)
+            row.round = None
 
     # -- the forward pass
 
@@ -332,5 +386,5 @@ class DecodeBatch:
 
 def _room_to_take_back(caches: Caches) -> int:
     """Tokens that can be added and trimmed again without a trace; compressing caches bound it."""
-    bounds = (getattr(cache, "tokens_before_flush", None) for cache in caches)
+    bounds = (getattr(cache, "tokens_before_flush", None) for cache in leaves_of(caches))
     return min((bound for bound in bounds if bound is not None), default=1 << 30)

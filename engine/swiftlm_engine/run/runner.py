@@ -241,6 +241,8 @@ class Runner:
         """Moves prefilled sequences into the decode batch."""
         for row in rows:
             self._ranks.join(row.sequence.key)
+            # Positions behind pictures are known during a step only.
+            row.may_replay = row.sequence.request_id not in self._prompt_images
         self.batch.add(rows, [self._prefilling.pop(row.sequence.key) for row in rows])
 
     def decode(self) -> list[RowToken]:
@@ -257,7 +259,8 @@ class Runner:
         """
         self._give_up_search(sequence)
         ids = self._held_ids(sequence, self._row_of(sequence))
-        left = self._let_go(sequence, self._take(sequence), ids, keep=keep, overrun=overrun)
+        caches = self._take(sequence, overrun)
+        left = self._let_go(sequence, caches, ids, keep=keep, overrun=overrun)
         fit(left)
 
     def close_rows(self, ends: Sequence_[RowEnd]) -> None:
@@ -266,7 +269,8 @@ class Runner:
             for end in ends:
                 self.close(end.row.sequence, keep=end.keep, overrun=end.overrun)
             return
-        removed = self.batch.remove([end.row for end in ends])
+        overrun = max((end.overrun for end in ends), default=0)  # of a row that is alone
+        removed = self.batch.remove([end.row for end in ends], overrun)
         left: list[Extent[KVBuffer]] = []
         for end in ends:
             ids, caches = self._held_ids(end.row.sequence, end.row), removed.pop(0)
@@ -288,8 +292,6 @@ class Runner:
         if overrun and caches is not None:
             del sequence.output_ids[-overrun:]
             del held_ids[-overrun:]
-            for cache in caches:
-                cache.trim(overrun)
         self._unkept.pop(sequence.key, None)  # covered by what is stored now
         if self._speculator is not None:
             self._speculator.forget(sequence)
@@ -341,13 +343,13 @@ class Runner:
         self.notes.clear()
         mx.clear_cache()
 
-    def _take(self, sequence: Sequence) -> Caches | None:
+    def _take(self, sequence: Sequence, overrun: int = 0) -> Caches | None:
         if sequence.key in self._prefilling:
             self._ranks.drop(sequence.key)
             return self._prefilling.pop(sequence.key)
         if row := self._row_of(sequence):
             self._ranks.drop(sequence.key)
-            return self.batch.remove([row])[0]
+            return self.batch.remove([row], overrun)[0]
         return None
 
     def _row_of(self, sequence: Sequence) -> Row | None:

@@ -159,7 +159,6 @@ def _assemble(
         options.draft_tokens,
         tokenizer,
         weights.dtype,
-        trimmable=not kv.needs_checkpoints,
     )
     limits = _limits(options, device, parallel, speculator)
     images = open_images(options.model, kv.facts, weights, is_split=ranks is not SINGLE_PROCESS)

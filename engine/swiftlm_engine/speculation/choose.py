@@ -21,7 +21,7 @@ DEFAULT_DRAFT_TOKENS = 4
 
 
 def choose_speculator(
-    asked: str, draft_tokens: int, tokenizer: Any, dtype: str, *, trimmable: bool
+    asked: str, draft_tokens: int, tokenizer: Any, dtype: str
 ) -> Speculator | None:
     """`asked` is "", "off", "ngram" or the folder of a draft model.
 
@@ -30,11 +30,6 @@ def choose_speculator(
     """
     if asked in ("", "off"):
         return None
-    if not trimmable:
-        raise _refused(
-            "this model has layers whose state cannot be taken back (recurrent or sliding), so "
-            "rejected drafts would stay in it"
-        )
     if asked == NGRAM:
         return Speculator(NgramDrafter, draft_tokens or DEFAULT_NGRAM_TOKENS)
     make = _load_draft(Path(asked), tokenizer, dtype)

@@ -1,4 +1,7 @@
-"""One checked pass: the pending token and a draft go in, the tokens that hold come out."""
+"""One checked pass: the pending token and a draft go in, the tokens that hold come out.
+
+Caches are left as if only those had been fed (`round.py`).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from swiftlm_engine.sampling.row import RowSampling
 from swiftlm_engine.sampling.sampler import sample
 from swiftlm_engine.schedule.sequence import Sequence
 from swiftlm_engine.speculation.payoff import Payoff
+from swiftlm_engine.speculation.round import Round
 
 
 class Drafter(Protocol):
@@ -33,11 +37,17 @@ class _Known:
     num_told: int = 0
 
 
-class Speculator:
-    """Serves one sequence at a time: in a batch the other rows pay for the longer pass.
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What came of a draft. `round` goes back further as long as nothing else is fed."""
 
-    Needs caches that can be trimmed: a rejected draft must not stay in a recurrent state.
-    """
+    held: list[int]  # drafted tokens that hold
+    drawn: int  # the token behind them
+    round: Round
+
+
+class Speculator:
+    """Serves one sequence at a time: in a batch the other rows pay for the longer pass."""
 
     def __init__(
         self,
@@ -96,30 +106,31 @@ class Speculator:
         model: Any,
         caches: list[Any],
         sampling: RowSampling,
-        pending: int,
+        known: list[int],
         draft: list[int],
         alike: bool = False,
-    ) -> tuple[list[int], int]:
-        """The drafted tokens that hold, and the token drawn behind them. Evaluates.
+    ) -> Checked:
+        """`known`: the tokens that the caches lack, of which the last is pending. Evaluates.
 
         `alike`: each token as a row of its own, with the bits of a step without a draft.
         """
-        fed = mx.array([pending, *draft], dtype=mx.int32)
-        rows = draft_rows(caches, len(draft) + 1) if alike else None
+        fed = [*known, *draft]
+        round = Round(caches, fed)
+        inputs = mx.array(fed, dtype=mx.int32)
+        rows = draft_rows(caches, len(fed)) if alike else None
         if rows is None:
-            logits = model(fed[None], cache=caches)[0]  # (1 + draft, V)
+            logits = model(inputs[None], cache=caches)[0]  # (known + draft, V)
         else:
-            logits = model(fed[:, None], cache=rows)[:, -1]
-        drawn = sample(logits, fed, [sampling] * len(logits)).tolist()
+            logits = model(inputs[:, None], cache=rows)[:, -1]
+        logits, checked = logits[len(known) - 1 :], inputs[len(known) - 1 :]
+        drawn = sample(logits, checked, [sampling] * len(logits)).tolist()
         num_held = 0
         while num_held < len(draft) and drawn[num_held] == draft[num_held]:
             num_held += 1
-        rejected = len(draft) - num_held
-        sampling.take_back(rejected)
-        for cache in caches:
-            cache.trim(rejected)
+        sampling.take_back(len(draft) - num_held)
+        round.keep(len(known) + num_held)
         self._last_checked = True
-        return draft[:num_held], drawn[num_held]
+        return Checked(draft[:num_held], drawn[num_held], round)
 
     def forget(self, sequence: Sequence) -> None:
         if self._known is not None and self._known.sequence is sequence:
