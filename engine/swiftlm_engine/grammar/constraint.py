@@ -22,6 +22,7 @@ from swiftlm_engine.grammar.call_grammar import (
     json_arguments,
     syntax_of,
 )
+from swiftlm_engine.grammar.endless import Ends
 from swiftlm_engine.grammar.lark import ANY_TEXT, GrammarBuilder, Schema
 from swiftlm_engine.grammar.raw_strings import slashed
 from swiftlm_engine.grammar.tagged_grammar import ANY_OBJECT
@@ -36,6 +37,7 @@ from swiftlm_engine.text.reasoning import ThinkTags
 from swiftlm_engine.text.tools.schema import CannotHold
 
 MAX_GRAMMARS = 64
+MAX_REFERENCE = 60  # characters of one in a refusal
 MAX_REASON = 300  # characters of a refusal; some repeat the whole grammar
 KEPT_TAIL = 512  # characters in which a marker is looked for; a token is shorter
 HARMONY_TRIGGER = "<|channel|>commentary to=functions."
@@ -286,6 +288,7 @@ class ConstraintCompiler:
             raise refusal from error
 
     def _start(self, rule: Rule, opening: str, thinks: bool) -> Constraint:
+        _refuse_endless(rule)
         thoughts = self._prelude(opening, thinks)
         if isinstance(rule, StrictCalls):
             return self._strict_calls(rule, thoughts)
@@ -367,6 +370,18 @@ class ConstraintCompiler:
             if compiled.is_error() or not _works(compiled):
                 raise GrammarRefused(_first_line(compiled.get_error()))
         return compiled
+
+
+def _refuse_endless(rule: Rule) -> None:
+    if isinstance(rule, AnswerOrCalls):
+        _refuse_endless(rule.answer)
+    schemas = [rule.schema] if isinstance(rule, JsonSchema) else []
+    if isinstance(rule, ForcedCall | StrictCalls | AnswerOrCalls):
+        schemas = [tool.parameters for tool in rule.tools if tool.parameters]
+    for ref in filter(None, (Ends(schema).endless for schema in schemas)):
+        raise CannotHold(
+            f"no value of '{ref[:MAX_REFERENCE]}' ever ends: each has to hold another one"
+        )
 
 
 def _too_deep(error: Exception) -> str:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from swiftlm_engine.grammar.endless import Ends
 from swiftlm_engine.grammar.lark import Schema
 from swiftlm_engine.grammar.regex_scan import structural
 
@@ -128,6 +129,7 @@ def _steps(schema: Schema, reason: str) -> Iterator[Step]:
         if "oneOf" in wanted:
             yield from _changed(schema, _any_instead_of_one)
         yield from _changed(schema, _without(wanted))
+    yield from _changed(schema, _with_an_end(schema))
     yield from _changed(schema, _pattern_without_lookaround)
     yield from _changed(schema, _any_instead_of_one)
     yield from _changed(schema, _without_foreign_reference)
@@ -198,6 +200,25 @@ def _pattern_without_lookaround(
     if not isinstance(pattern, str) or not LOOKAROUND.search(pattern):
         return dict(node), []
     return {**node, "pattern": without_lookaround(pattern)}, [GivenUp(path, "pattern", pattern)]
+
+
+def _with_an_end(schema: Schema) -> Change:
+    """Members and items need not be there where each would hold another one, without end."""
+    ends = Ends(schema)
+
+    def change(node: Mapping[str, object], path: str) -> tuple[dict[str, object], list[GivenUp]]:
+        kept, lost = dict(node), []
+        if ends.endless and (names := ends.members(node)):
+            required = node["required"]
+            assert isinstance(required, list), "of whose names some are endless"
+            kept["required"] = [name for name in required if name not in names]
+            lost.append(GivenUp(path, "required", ", ".join(names)))
+        if ends.endless and ends.items(node):
+            del kept["minItems"]
+            lost.append(GivenUp(path, "minItems", node["minItems"]))
+        return kept, lost
+
+    return change
 
 
 def _without_foreign_reference(

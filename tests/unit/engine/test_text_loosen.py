@@ -12,7 +12,8 @@ import pytest
 from grammar_bench import Bench, bench_of
 from pydantic import BaseModel, Field
 
-from swiftlm_engine.grammar.constraint import ForcedCall, GrammarRefused, JsonSchema
+from swiftlm_engine.grammar.constraint import AnswerOrCalls, ForcedCall, GrammarRefused, JsonSchema
+from swiftlm_engine.grammar.endless import Ends
 from swiftlm_engine.grammar.loosen import circle, without_lookaround
 from swiftlm_engine.grammar.row_constraint import make_constraints
 from swiftlm_engine.grammar.settle import settle
@@ -163,3 +164,96 @@ def test_a_reference_that_leads_to_itself_is_refused_by_name(schema, named: str)
 def test_schemas_that_nest_in_themselves_are_no_circle() -> None:
     tree = {"type": "object", "properties": {"below": {"type": "array", "items": {"$ref": "#"}}}}
     assert circle(tree) is None
+
+
+NEXT = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+ENDLESS = {  # a schema, and what can be given up so that its values end
+    "itself": (NEXT, "required (next)"),
+    "no type": ({k: v for k, v in NEXT.items() if k != "type"}, "required (next)"),
+    "two": (
+        {
+            "$ref": "#/$defs/a",
+            "$defs": {
+                "a": {"type": "object", "properties": {"b": {"$ref": "#/$defs/b"}},
+                      "required": ["b"]},
+                "b": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}},
+                      "required": ["a"]},
+            },
+        },
+        "$defs.a.required (b)",
+    ),
+    "items": ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, "minItems"),
+    "first item": (
+        {"type": "array", "prefixItems": [{"type": "null"}, {"$ref": "#"}], "minItems": 2},
+        "minItems",
+    ),
+    "choice": (
+        {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/a"}],
+         "$defs": {"a": {**NEXT, "properties": {"next": {"$ref": "#/$defs/a"}}}}},
+        "$defs.a.required (next)",
+    ),
+    "each choice": (
+        {"type": "object", "required": ["x"],
+         "properties": {"x": {"anyOf": [{"$ref": "#"}, NEXT]}}},
+        "required (x)",
+    ),
+    "optional member": (
+        {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}},
+         "$defs": {"a": {**NEXT, "properties": {"next": {"$ref": "#/$defs/a"}}}}},
+        "$defs.a.required (next)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+def test_a_schema_whose_values_never_end_is_loosened_by_name(case: str) -> None:
+    schema, lost = ENDLESS[case]
+    bench = Bench()
+    with pytest.raises(GrammarRefused, match="ever ends: each has to hold another one"):
+        bench.compiler.start(JsonSchema(schema))
+    settled = settle(bench.compiler, JsonSchema(schema))
+    assert lost in " ".join(settled.warnings)
+    shortest = {"choice": '"x"', "items": "[]", "first item": "[]"}.get(case, "{}")
+    assert bench.accepts(settled.rule, shortest)
+    with pytest.raises(GrammarRefused, match="strict was asked for"):
+        settle(bench.compiler, JsonSchema(schema, strict=True))
+
+
+@pytest.mark.parametrize("family", ["hermes", "qwen", "gemma4", "pythonic"])
+def test_so_are_the_calls_of_every_family(benches: dict[str, Bench], family: str) -> None:
+    below = {**NEXT, "properties": {"next": {"$ref": "#/$defs/a"}}}
+    schema = {"type": "object", "properties": {"to": {"$ref": "#/$defs/a"}}, "required": ["to"],
+              "$defs": {"a": below}}  # fmt: skip
+    compiler = benches[family].compiler
+    settled = settle(compiler, ForcedCall((ToolSpec("send", "", schema, False),)))
+    assert "tool 'send': " in settled.warnings[0]
+    assert "required" in settled.warnings[0]
+    with pytest.raises(GrammarRefused, match=r"tool 'send'.*strict was asked for"):
+        settle(compiler, ForcedCall((ToolSpec("send", "", schema, True),)))
+    free = AnswerOrCalls(JsonSchema({"type": "string"}), (ToolSpec("send", "", schema, False),))
+    compiler.start(free)
+
+
+def test_schemas_that_may_end_are_held_as_they_are() -> None:
+    bench = Bench()
+    node = {"type": "object", "properties": {"value": {"type": "null"}}, "required": ["value"]}
+    tree = {**node, "properties": {**node["properties"], "below": {"$ref": "#"}}}
+    either = {**NEXT, "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}
+    unused = {
+        "type": "string",
+        "$defs": {"a": {**NEXT, "properties": {"next": {"$ref": "#/$defs/a"}}}},
+    }
+    many = {"type": "array", "items": {"$ref": "#"}}
+    typed = {**NEXT, "type": ["object", "null"]}
+    for schema in (tree, either, unused, many, typed):
+        assert settle(bench.compiler, JsonSchema(schema)).warnings == ()
+
+
+def test_a_chain_of_thousands_is_looked_through_in_no_time() -> None:
+    links = {f"a{i}": {**NEXT, "properties": {"next": {"$ref": f"#/$defs/a{i + 1}"}}}
+             for i in range(3000)}  # fmt: skip
+    for last, endless in (({"type": "string"}, ""), ({"$ref": "#/$defs/a0"}, "#")):
+        schema = {"$ref": "#/$defs/a0", "$defs": {**links, "a3000": last}}
+        began = time.process_time()
+        assert Ends(schema).endless == endless
+        assert time.process_time() - began < 1
