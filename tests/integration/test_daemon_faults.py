@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 from live_daemon import Home, daemon, eventually, home, start
+from tiny_models import make_model
 
 from swiftlm_proto.exit_codes import DaemonExit
+from swiftlmd.admin import self_check
 
 
 @pytest.fixture
@@ -82,6 +84,32 @@ def test_too_few_files_are_named_at_the_start(tmp_path: Path) -> None:
     assert done.returncode == DaemonExit.NOT_PERMITTED
     assert "only 64 open files are allowed" in done.stderr
     assert "LimitNOFILE" in done.stderr
+
+
+FEW_FILES = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (1000, 1000));"
+
+
+@pytest.mark.parametrize("module", ["convert.quantize", "streaming.packing"])
+def test_conversions_run_where_fewer_files_are_allowed_than_mlx_lm_sets(
+    tmp_path: Path, module: str
+) -> None:
+    kind = "qwen3_moe" if "packing" in module else "llama"
+    folder = make_model(kind, tmp_path / "model")
+    words = [str(folder), *([str(tmp_path / "out")] if "quantize" in module else [])]
+    program = (
+        f"{FEW_FILES} import sys, runpy; sys.argv[1:] = {words!r};"
+        f"runpy.run_module('swiftlm_engine.{module}', run_name='__main__')"
+    )
+    done = python(program)
+    assert "maximum limit" not in done.stdout + done.stderr
+    assert '"stage": "done"' in done.stdout, done.stdout + done.stderr
+
+
+def test_so_does_the_check_of_mlx(monkeypatch: pytest.MonkeyPatch, room_path: str) -> None:
+    monkeypatch.setenv("PYTHONPATH", room_path)
+    checked = self_check._ONE_PRODUCT
+    monkeypatch.setattr(self_check, "_ONE_PRODUCT", f"{FEW_FILES} {checked}")
+    assert self_check.mlx_check().code is DaemonExit.STAY_DOWN
 
 
 def test_an_engine_starts_where_fewer_files_are_allowed_than_mlx_lm_sets() -> None:

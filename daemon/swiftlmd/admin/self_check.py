@@ -21,6 +21,7 @@ from swiftlmd.memory.devices import DEVICE_INFO
 
 _MLX_S = 120.0
 _ONE_PRODUCT = (
+    "from swiftlm_engine.isolation.file_limit import bear_few_files; bear_few_files(); "
     "import mlx.core as mx, mlx_lm; a = mx.ones((4, 4)); mx.eval(a @ a); "
     "print(mx.__version__, mx.default_device()); "
     f"{DEVICE_INFO}"

@@ -19,12 +19,12 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.utils import compute_bits_per_weight, load_model, quantize_model, save_config
 
 from swiftlm_engine.brain.leftovers import remove_leftovers
 from swiftlm_engine.convert.errors import ConvertError
 from swiftlm_engine.convert.folder import move_into_place, temporary_beside
 from swiftlm_engine.convert.lines import die_with_parent, say
+from swiftlm_engine.isolation.file_limit import bear_few_files
 
 BITS = (2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128)
@@ -49,6 +49,9 @@ class Quantised:
 
 def quantise(source: Path, out: Path, bits: int, group_size: int) -> Quantised:
     """Raises ConvertError. `out` appears whole or not at all."""
+    bear_few_files()
+    from mlx_lm.utils import compute_bits_per_weight, quantize_model, save_config
+
     model, config = _loaded(source)
     source_bits = max(8 * w.itemsize for _, w in tree_flatten(model.parameters()))
     model, config = quantize_model(model, config, group_size, bits)
@@ -67,6 +70,8 @@ def quantise(source: Path, out: Path, bits: int, group_size: int) -> Quantised:
 
 
 def _loaded(source: Path) -> tuple[Any, dict[str, Any]]:
+    from mlx_lm.utils import load_model
+
     try:
         model, config = load_model(source, lazy=True)
     except (ValueError, FileNotFoundError, KeyError, TypeError) as error:

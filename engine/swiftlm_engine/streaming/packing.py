@@ -16,15 +16,13 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
-
-from mlx_lm.utils import load_model
+from typing import TYPE_CHECKING, BinaryIO
 
 from swiftlm_engine.brain.facts.config import read_config
 from swiftlm_engine.convert.lines import die_with_parent, say
+from swiftlm_engine.isolation.file_limit import bear_few_files
 from swiftlm_engine.messages import EngineFault
 from swiftlm_engine.streaming.counters import StreamCounters
-from swiftlm_engine.streaming.install import ExpertLayer, find_experts
 from swiftlm_engine.streaming.pack import (
     INDEX,
     LEAST_GAIN,
@@ -36,6 +34,9 @@ from swiftlm_engine.streaming.pack import (
 )
 from swiftlm_engine.streaming.reader import PAGE_BYTES, ExpertReader, Job
 from swiftlm_engine.streaming.table import Component, record_bytes
+
+if TYPE_CHECKING:  # it imports mlx_lm, which `bear_few_files` must precede
+    from swiftlm_engine.streaming.install import ExpertLayer
 
 SPARE_BYTES = 1 << 30  # of the disk, never taken
 ROUNDS = 15
@@ -77,6 +78,11 @@ def discard_unfinished(folder: Path) -> None:
 
 
 def pack(folder: Path) -> str:
+    bear_few_files()
+    from mlx_lm.utils import load_model
+
+    from swiftlm_engine.streaming.install import find_experts
+
     model, _ = load_model(folder, lazy=True)
     layers = find_experts(model, read_config(folder).model_type, folder)
     index, total = _plan(layers)
