@@ -15,7 +15,7 @@ WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test setup lint types unit integration e2e clients test-kernels test-shells bench bench-peers bench-kv \
-	bench-stream fits pictures soak proto lock clean
+	bench-stream fits pictures soak proto lock release clean
 
 # Types are checked meanwhile, and shown at the end. On a busy machine four workers make some waits
 # of the tests too short: the few that fail run again alone, and both outcomes are shown.
@@ -97,6 +97,11 @@ soak: setup
 
 proto: setup
 	PYTHON=$(PYTHON) scripts/generate_proto.sh
+
+# Wheel, source archive, SBOM, hashes and the one-line installer in dist/; scripts/release.py says
+# how to sign and publish them.
+release: setup
+	$(PYTHON) scripts/release.py
 
 lock:
 	scripts/lock.sh
