@@ -329,9 +329,11 @@ class StepLoop:
             raise error
         log.error("step failed, %d sequences lost: %s", len(self.scheduler.running), text)
         fault = EngineFault(FaultKind.INTERNAL, f"the model failed in this step: {text}")
-        self._fail((*self._left(plan), *self.scheduler.fail_running(plan.preempted)), fault)
+        left = self._left()
+        unheard = {s.key: s for s in (*plan.preempted, *left) if s.phase is Phase.WAITING}
+        self._fail((*left, *self.scheduler.fail_running(tuple(unheard.values()))), fault)
 
-    def _left(self, plan: StepPlan) -> list[Sequence]:
+    def _left(self) -> list[Sequence]:
         """Those that the scheduler has let go, or sent to wait, and that have not heard of it: they
         are in no plan where making it failed."""
         rows = {row.sequence.key for row in self.runner.batch.rows}
