@@ -58,9 +58,9 @@ async def rerank(request: web.Request) -> web.Response:
     texts = _texts(body, parts.options.max_embedding_inputs)
     await begin(request, body.model, False)
     yes, no = [await _token(request, word) for word in ("yes", "no")]
-    generation = Generation(request, [_question(body, text) for text in texts])
+    generation = Generation(request, [question(body, text) for text in texts])
     choices = await collect(generation)
-    scores = [_score(choice, yes, no) for choice in choices]
+    scores = [score(choice, yes, no) for choice in choices]
     order = sorted(range(len(texts)), key=lambda index: (-scores[index], index))
     answer = {
         "id": f"rerank-{request[RECORD].request_id}",
@@ -89,7 +89,7 @@ def _texts(body: RerankRequest, limit: int) -> list[str]:
     return [one if isinstance(one, str) else one.text for one in body.documents]
 
 
-def _question(body: RerankRequest, text: str) -> m.GenerateRequest:
+def question(body: RerankRequest, text: str) -> m.GenerateRequest:
     asked = (
         f"<Instruct>: {body.instruction or _INSTRUCTION}\n<Query>: {body.query}\n<Document>: {text}"
     )
@@ -118,7 +118,7 @@ async def _token(request: web.Request, word: str) -> int:
     return reply.ids[0]
 
 
-def _score(choice: Choice, yes: int, no: int) -> float:
+def score(choice: Choice, yes: int, no: int) -> float:
     """The probability of "yes" among the two; what is not among the likeliest counts as the least
     likely of them."""
     first = next(iter(choice.logprobs), m.TokenLogprob())
