@@ -79,7 +79,7 @@ class PolicyChoice:
             return cls(
                 PolicyKind(record["policy"]), int(record["slots"]), dict(record["hit_rates"])
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ArithmeticError, ValueError, KeyError, TypeError):
             return None
 
 

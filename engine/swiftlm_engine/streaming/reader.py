@@ -10,6 +10,7 @@ import errno
 import fcntl
 import logging
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -63,6 +64,27 @@ class _OpenFile:
     direct: bool
 
 
+def start_pool(threads: int, name: str) -> tuple[ThreadPoolExecutor | None, int]:
+    """A pool whose threads run already, as many of them as the system gives, and their number.
+
+    A pool that starts them when they are first needed may fail to: then it raises, and what was
+    handed to it still runs, later, into memory that was given to somebody else meanwhile.
+    """
+    for count in range(threads, 0, -1):
+        pool, all_here = ThreadPoolExecutor(count, thread_name_prefix=name), threading.Event()
+        try:
+            for _ in range(count):  # each waits, so that the next one needs a thread of its own
+                pool.submit(all_here.wait)
+        except RuntimeError as error:
+            log.warning("%d threads of %d for %s: %s", count - 1, threads, name, error)
+            all_here.set()
+            pool.shutdown()
+            continue
+        all_here.set()
+        return pool, count
+    return None, 1
+
+
 class ExpertReader:
     """Owns file descriptors and threads until `close`. `read` is for one thread at a time.
 
@@ -83,8 +105,7 @@ class ExpertReader:
         self.nocache = nocache
         self._direct = direct
         self._counters = counters
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="experts")
+        self._pool, self._threads = start_pool(threads, "experts")
         self._files: dict[Path, _OpenFile] = {}
 
     def open(self, path: Path) -> None:
@@ -104,7 +125,8 @@ class ExpertReader:
                 os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        self._pool.shutdown()
+        if self._pool is not None:
+            self._pool.shutdown()
         while self._files:
             os.close(self._files.popitem()[1].fd)
 
@@ -137,9 +159,9 @@ class ExpertReader:
         most = min(MAX_RUN_BYTES, max(CHUNK_BYTES // 2, -(-share // PAGE_BYTES) * PAGE_BYTES))
         runs = deque(_runs(jobs, most))
         width = min(width, len(runs))
-        futures: list[Future[_Done]] = [
-            self._pool.submit(self._read_runs, runs) for _ in range(width - 1)
-        ]
+        futures: list[Future[_Done]] = []
+        if self._pool is not None:
+            futures = [self._pool.submit(self._read_runs, runs) for _ in range(width - 1)]
         # Every thread is waited for, also after a fault: none may write into a slot given away.
         try:
             own = self._read_runs(runs)

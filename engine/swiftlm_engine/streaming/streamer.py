@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Protocol
 
 from swiftlm_engine.streaming.counters import StreamCounters
-from swiftlm_engine.streaming.reader import ExpertReader, Job, ReadFault
+from swiftlm_engine.streaming.reader import ExpertReader, Job, ReadFault, start_pool
 from swiftlm_engine.streaming.trace import Trace
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Streamer:
         self.slots = 0  # of each layer in `slotted`
         self.slotted: list[Slotted] = []
         self.trace: Trace | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
+        self._thread, _ = start_pool(1, "read-ahead")
         self._pending: Future[None] | None = None
 
     def read(self, jobs: Sequence[Job]) -> None:
@@ -38,9 +38,13 @@ class Streamer:
     def read_ahead(self, jobs: Sequence[Job], done: Callable[[bool], None]) -> None:
         """Starts to read; `done` is told on another thread whether the targets are filled.
 
-        A fault is no error yet: who needs the bytes reads again, and fails then.
+        A fault is no error yet: who needs the bytes reads again, and fails then. The same where
+        there is no thread for it.
         """
         self.settle()
+        if self._thread is None:
+            done(False)
+            return
         self._pending = self._thread.submit(self._read_ahead, jobs, done)
 
     def settle(self) -> None:
@@ -57,7 +61,8 @@ class Streamer:
         self.slots = num_slots
 
     def close(self) -> None:
-        self._thread.shutdown()
+        if self._thread is not None:
+            self._thread.shutdown()
         self.reader.close()
 
     def _read_ahead(self, jobs: Sequence[Job], done: Callable[[bool], None]) -> None:

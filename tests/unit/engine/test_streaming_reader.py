@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -85,4 +86,47 @@ def test_a_file_written_over_while_it_is_read_is_a_fault_of_that_very_read(path)
     streamer, _, jobs = opened(path, preadv)
     with pytest.raises(FilesChanged):
         streamer.read(jobs)
+    streamer.close()
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 3])
+def test_where_the_system_gives_no_more_threads_fewer_read_and_none_is_missed(
+    path, num_threads, monkeypatch
+) -> None:
+    """A thread that cannot be started raises where work is handed to it, and the work stays in the
+    pool's queue: it would run later, into memory that was given away."""
+    start, started = threading.Thread.start, []
+
+    def scarce(thread: threading.Thread) -> None:
+        if sum(one.is_alive() for one in started) >= num_threads:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+        started.append(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", scarce)
+    streamer, target, jobs = opened(path)
+    told: list[bool] = []
+    for _ in range(3):
+        target[:] = bytes(SIZE)
+        streamer.read(jobs)
+        assert target == b"a" * SIZE
+        streamer.read_ahead(jobs, told.append)
+        streamer.settle()
+    assert told == [False] * 3 if num_threads < 4 else [True] * 3
+    streamer.close()
+
+
+def test_no_thread_is_started_once_a_model_is_loaded(path, monkeypatch) -> None:
+    streamer, target, jobs = opened(path)
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    told: list[bool] = []
+    streamer.read(jobs)
+    streamer.read_ahead(jobs, told.append)
+    streamer.settle()
+    assert target == b"a" * SIZE
+    assert told == [True]
     streamer.close()

@@ -102,7 +102,7 @@ def test_slot_map_stays_a_bijection_when_slots_become_fewer_or_more(kind, calls,
 
 def test_a_record_of_odd_values_counts_as_none(tmp_path):
     path = tmp_path / "policy.json"
-    for slots in ('"many"', "null", "[1]"):
+    for slots in ('"many"', "null", "[1]", "1e999"):
         path.write_text(f'{{"policy": "lfu", "slots": {slots}, "hit_rates": {{}}}}')
         assert kept_policy(path, 8) is PolicyKind.LRU
 
