@@ -128,7 +128,7 @@ def times(kernels: RowProducts) -> None:
 
 def sweep(kernels: RowProducts) -> None:
     """Other numbers of warps and tiles than the chosen ones."""
-    chosen = products.warps_for
+    chosen = products.warps_for, products.output_tiles_for
     for outputs, inputs in SHAPES:
         count = max(2, min(8, int(2e8 // (outputs * inputs * 4.5 / 8))))
         sets = [packed(outputs, inputs, ("affine", 4, 64), mx.float16) for _ in range(count)]
@@ -140,10 +140,10 @@ def sweep(kernels: RowProducts) -> None:
                     tiles = max(1, rows // 8)
                     if wide * tiles * warps > 64:
                         continue
-                    products.FORCED_WIDE = wide
+                    products.output_tiles_for = lambda *_, wide=wide: wide
                     found.append(f"{wide}w{rows}r {microseconds(kernels.product, rows, sets):.1f}")
             print((inputs, outputs), warps, "warps:", "  ".join(found), flush=True)
-    products.warps_for, products.FORCED_WIDE = chosen, 0
+    products.warps_for, products.output_tiles_for = chosen
 
 
 def main() -> int:

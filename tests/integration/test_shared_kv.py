@@ -235,6 +235,34 @@ def test_engine_with_agents_over_one_prompt_holds_it_once(tmp_path) -> None:
     assert max(nbytes for _, nbytes in held) <= 1.1 * one
 
 
+def test_agents_over_one_prompt_are_admitted_by_what_they_hold_together(tmp_path) -> None:
+    folder = make_model("llama", tmp_path, max_position_embeddings=8192, num_hidden_layers=1)
+    options = {"context": 6144, "parallel": 4, "dtype": "float32", "kv": "fp16"}
+    system = "the quick brown fox " * 450
+    asks = [system + f"and question {i} of many" for i in range(4)]
+    with EngineHarness(folder, **options, prefix_cache_bytes=1 << 28) as engine:
+        [first] = engine.run(GenerateJob("first", asks[0], GREEDY, 24))
+        price = engine.session.engine.scheduler._price
+        one = price(first.finished.usage.prompt_tokens, 24)
+    budget = int(1.8 * one)  # of one by one two would not fit
+    with EngineHarness(
+        folder, **options, prefix_cache_bytes=1 << 28, kv_budget_bytes=budget
+    ) as engine:
+        runner, held = engine.session.runner, []
+        step = runner.batch.step
+
+        def watched():
+            found = step()
+            held.append((len(runner.batch), runner.batch.caches_nbytes()))
+            return found
+
+        runner.batch.step = watched
+        engine.run(GenerateJob("first", asks[0], GREEDY, 24))
+        engine.run(*(GenerateJob(f"w{i}", p, GREEDY, 24) for i, p in enumerate(asks)))
+    assert max(width for width, _ in held) == 4
+    assert max(nbytes for _, nbytes in held) <= budget
+
+
 def test_sharing_stays_out_of_models_that_compute_with_their_keys(tmp_path) -> None:
     model = loaded("deepseek_v3", tmp_path)
     shared, prefix = Shared(model), ids(1, PREFIX)

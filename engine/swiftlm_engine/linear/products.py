@@ -88,7 +88,7 @@ class RowProducts:
         scales = weights.weight if weights.scales is None else weights.scales
         biases = scales if weights.biases is None else weights.biases
         warps = warps_for(weights.inputs)
-        wide = 2 if weights.outputs >= 4096 and tiles * warps <= 32 else 1
+        wide = output_tiles_for(weights.outputs, tiles, warps)
         kernel = self._kernel(weights, inputs[0].dtype, (wide, tiles, warps, int(gather)))
         (out,) = kernel(
             inputs=[*inputs, scales, biases],
@@ -123,6 +123,11 @@ class RowProducts:
 @cache
 def _text(gather: bool) -> Text:
     return row_product(gather)
+
+
+def output_tiles_for(outputs: int, row_tiles: int, warps: int) -> int:
+    """Of a block; more of them read the rows less often, fewer leave more blocks."""
+    return 2 if outputs >= 4096 and row_tiles * warps <= 32 else 1
 
 
 def warps_for(inputs: int) -> int:

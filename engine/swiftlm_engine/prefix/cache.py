@@ -133,6 +133,15 @@ class PrefixCache:
         """What counts in `nbytes` of buffers that running sequences hold, too."""
         return sum(self._ram.bytes_in(extent) for extent in set(extents))
 
+    def claims(
+        self, token_ids: Sequence[int], salt: bytes = b""
+    ) -> list[tuple[Extent[KVBuffer], int]]:
+        """Of a prompt that has not been searched for: the bytes that a hit would share, in each
+        buffer of the RAM tier. Counts as no use."""
+        if self._ram.budget_bytes <= 0:
+            return []
+        return self._ram.claims(self._ram.find(token_ids, len(token_ids) - 1, salt))
+
     def match(self, token_ids: Sequence[int], salt: bytes = b"") -> Match | Miss:
         """The longest usable prefix, at most all but the last token, which is still to be run."""
         return ended(self.search(token_ids, salt))

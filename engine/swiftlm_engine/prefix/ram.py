@@ -125,6 +125,17 @@ class RamTier:
     def find(self, token_ids: Sequence[int], max_length: int, salt: bytes) -> Found:
         return self._index.find(token_ids, max_length, salt)
 
+    def claims(self, found: Found) -> list[tuple[Extent[KVBuffer], int]]:
+        """Bytes in each buffer that caches given for `found` would share."""
+        if found.trunk is None:
+            return []
+        shared = [
+            leaf.fork(found.length)
+            for leaf in self._kept[found.trunk].leaves.values()
+            if isinstance(leaf, SharedKVCache) and found.length >= leaf.sharing.min_tokens
+        ]
+        return [claim for leaf in shared for claim in leaf.held_bytes()]
+
     def give(self, found: Found) -> list[Cache]:
         """Fresh caches for what `find` found; counts as a use."""
         self._index.touch(found.trunk, found.state)

@@ -21,7 +21,7 @@ import mlx.core as mx
 
 from swiftlm_engine.prefix.snapshot import leaves_of
 from swiftlm_engine.ranks import SINGLE_PROCESS, Ranks
-from swiftlm_engine.run.row_caches import Caches, RowCaches
+from swiftlm_engine.run.row_caches import Caches, Claim, RowCaches
 from swiftlm_engine.sampling.logprobs import PendingLogprobs, TokenLogprob, pending
 from swiftlm_engine.sampling.row import RowSampling, TokenConstraint
 from swiftlm_engine.sampling.sampler import sample
@@ -123,6 +123,11 @@ class DecodeBatch:
 
     def caches_nbytes(self) -> int:
         return self._caches.nbytes
+
+    def claims(self) -> dict[tuple[str, int], list[Claim]]:
+        """By sequence: see `RowCaches`."""
+        keys = (row.sequence.key for row in self._rows)
+        return dict(zip(keys, self._caches.claims(), strict=True))
 
     def add(self, rows: list[Row], caches: list[Caches]) -> None:
         """Takes over each row's caches, which hold all but its last prompt token."""

@@ -82,6 +82,16 @@ class RowCaches:
         """What rows share counts once."""
         return held_nbytes(cache for caches in self.all() for cache in caches)
 
+    def claims(self) -> list[list[Claim]]:
+        """Of each row the bytes that it holds of each extent."""
+        if self._separate:
+            return [claims_of(caches) for caches in self._separate]
+        rows: list[list[Claim]] = [[] for _ in range(self._num_rows)]
+        for cache in self._merged:
+            for row, claims in zip(rows, _row_claims(cache, self._num_rows), strict=True):
+                row += claims
+        return rows
+
     def add(self, caches: Caches) -> None:
         self.extend([caches])
 
@@ -382,6 +392,22 @@ def _sizes(cache: Any, num_rows: int, common: int) -> _RowSizes:
     capacity = cache.keys.shape[2]
     spare = one * (-capacity % STEP_TOKENS) / capacity
     return _RowSizes([one] * num_rows, spare=[spare] * num_rows)
+
+
+def claims_of(lone: Iterable[Any]) -> list[Claim]:
+    """Of the caches of one sequence."""
+    return [claim for cache in lone for claim in _row_claims(cache, 1)[0]]
+
+
+def _row_claims(cache: Any, num_rows: int) -> list[list[Claim]]:
+    if isinstance(cache, UnpaddedCache):
+        return [claims_of([row]) for row in cache.rows]
+    if isinstance(cache, PrefixedCache):
+        return [cache.common.held_bytes()] * num_rows
+    if isinstance(cache, CacheList):
+        parts = [_row_claims(part, num_rows) for part in cache.caches]
+        return [[claim for part in row for claim in part] for row in zip(*parts, strict=True)]
+    return [cache.held_bytes()] if isinstance(cache, SharedKVCache) else [[]] * num_rows
 
 
 def _beside(sizes: list[_RowSizes]) -> _RowSizes:

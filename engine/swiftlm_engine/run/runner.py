@@ -6,7 +6,7 @@ The only place besides `decode_batch.py` that calls the model. It decides nothin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Sequence_
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 from mlx_lm.models.cache import BatchKVCache, KVCache
 
-from swiftlm_engine.brain.kv_extents import Extent
+from swiftlm_engine.brain.kv_extents import Extent, SharedBytes
 from swiftlm_engine.brain.prefix_index import Kind
 from swiftlm_engine.kv.shared_cache import KVBuffer, SharedKVCache, extents_of, fit, held_nbytes
 from swiftlm_engine.prefix.cache import Match, Miss, PrefixCache, Search
 from swiftlm_engine.ranks import SINGLE_PROCESS, Ranks
 from swiftlm_engine.run.decode_batch import DecodeBatch, Row, RowToken
 from swiftlm_engine.run.prompt_scores import PromptScores, pieces
-from swiftlm_engine.run.row_caches import Caches
+from swiftlm_engine.run.row_caches import Caches, claims_of
 from swiftlm_engine.schedule.checkpoints import is_kept_on_the_way
 from swiftlm_engine.schedule.sequence import Sequence
 from swiftlm_engine.schedule.step import Chunk, PrefillPass
@@ -90,6 +90,27 @@ class Runner:
         caches = [c for caches in self._prefilling.values() for c in caches]
         caches += [c for caches in self.batch.all_caches() for c in caches]
         return held_nbytes(caches) - self._prefix.bytes_in(extents_of(caches))
+
+    def counted_twice(self, sequences: Iterable[Sequence]) -> int:
+        """Bytes that the sum over what these hold counts more than once."""
+        return self._held_together(sequences).surplus
+
+    def held_already(self, waiting: Sequence, sequences: Iterable[Sequence]) -> int:
+        """Bytes of a waiting sequence's prefix that these hold, in buffers that it would share."""
+        salt = self._salts.get(waiting.request_id, b"")
+        if salt is None or self.is_split:
+            return 0
+        held = self._held_together(sequences)
+        wanted = self._prefix.claims(self._cache_ids(waiting, waiting.prefill_ids), salt)
+        return sum(min(nbytes, held.of(extent)) for extent, nbytes in wanted)
+
+    def _held_together(self, sequences: Iterable[Sequence]) -> SharedBytes:
+        decoding, held = self.batch.claims(), SharedBytes()
+        for key in (sequence.key for sequence in sequences):
+            claims = decoding.get(key) or claims_of(self._prefilling.get(key, ()))
+            for extent, nbytes in claims:
+                held.add(extent, nbytes)
+        return held
 
     def kv_compressed_tokens(self) -> int:
         """Tokens of all running sequences that are held in compressed form, in any layer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
@@ -15,9 +16,17 @@ class Grant(Enum):
 
 
 class KVBudget(Protocol):
-    """Admission by memory. `grant` reserves and says whether it could; `release` gives back."""
+    """Admission by memory. `grant` reserves and says whether it could; `release` gives back.
 
-    def grant(self, kv_bytes: int) -> bool: ...
+    Each sequence reserves all that it will hold; what several of them hold together counts once.
+    """
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Reservations have outgrown the budget: what was expected to be shared is not."""
+
+    def grant(self, kv_bytes: int, shared_bytes: int = 0) -> bool:
+        """`shared_bytes`: what of them is held already, by the sequences that run."""
 
     def release(self, kv_bytes: int) -> None: ...
 
@@ -25,7 +34,9 @@ class KVBudget(Protocol):
 class UnlimitedKV:
     """Grants everything: no budget was set."""
 
-    def grant(self, kv_bytes: int) -> bool:
+    is_exceeded = False
+
+    def grant(self, kv_bytes: int, shared_bytes: int = 0) -> bool:
         return True
 
     def release(self, kv_bytes: int) -> None:
@@ -35,12 +46,21 @@ class UnlimitedKV:
 class LimitedKV:
     """Grants until the sum of reservations reaches the budget."""
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(self, budget_bytes: int, counted_twice: Callable[[], int] = lambda: 0) -> None:
+        """`counted_twice`: by how much the sum of what running sequences hold exceeds what they
+        hold together. It takes a while and is asked only where the plain sum does not fit."""
         self.budget_bytes = budget_bytes
         self.reserved_bytes = 0
+        self._counted_twice = counted_twice
 
-    def grant(self, kv_bytes: int) -> bool:
-        if self.reserved_bytes + kv_bytes > self.budget_bytes:
+    @property
+    def is_exceeded(self) -> bool:
+        excess = self.reserved_bytes - self.budget_bytes
+        return excess > 0 and excess > self._counted_twice()
+
+    def grant(self, kv_bytes: int, shared_bytes: int = 0) -> bool:
+        excess = self.reserved_bytes + kv_bytes - self.budget_bytes
+        if excess > 0 and excess > self._counted_twice() + shared_bytes:
             return False
         self.reserved_bytes += kv_bytes
         return True

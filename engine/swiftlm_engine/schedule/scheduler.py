@@ -11,10 +11,10 @@
 4. The next chunk goes to the sequence with the lowest score: seconds its prompt still takes, minus
    `ageing` times those it has waited. Short ones overtake; nobody starves.
 5. A sequence is admitted when the gate grants its KV bytes: those of its prompt and of the next
-   `reserve_tokens` it may decode. Memory that cannot be had now is waited for, and a smaller
-   request may pass the one that waits, but not for ever: after `MEMORY_WAIT_S`, or twice the time
-   of its prompt, nobody behind it is admitted before it. What does not fit although nobody runs
-   ends.
+   `reserve_tokens` it may decode; what it shares with running ones counts once. Memory that cannot
+   be had now is waited for, and a smaller request may pass the one that waits, but not for ever:
+   after `MEMORY_WAIT_S`, or twice the time of its prompt, nobody behind it is admitted before it.
+   What does not fit although nobody runs ends.
 6. A decoding sequence that outgrows its reservation asks the gate for the next `reserve_tokens`, or
    for half of them and so on; when there is nothing left for the next token, the youngest one
    gives its memory back and waits again (it loses no text), at least until the next step.
@@ -91,10 +91,12 @@ class Scheduler:
         gate: KVBudget | None = None,
         open_sequence: Callable[[Sequence], int | None] = lambda _: 0,
         price: Price = lambda prompt, new: 0,
+        held_already: Callable[[Sequence], int] = lambda _: 0,
     ) -> None:
         """`open_sequence` gives an admitted sequence its KV caches and returns how many prompt
         tokens a prefix hit spares it; None while that is not known yet: it is asked again in
-        the next step."""
+        the next step. `held_already`: KV bytes of its prompt that running sequences hold in
+        buffers which it would share."""
         self.limits = limits
         self.pass_cost = PassCost(FIRST_TOKENS_S)
         self._step_s = Rate(initial=60.0)  # decode steps per second, of whatever width
@@ -102,6 +104,7 @@ class Scheduler:
         self._gate: KVBudget = gate if gate is not None else UnlimitedKV()
         self._open = open_sequence
         self._price = price
+        self._held_already = held_already
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []  # hold KV: prefilling or decoding
         self._aborted: set[str] = set()
@@ -268,6 +271,8 @@ class Scheduler:
                     starved.append(sequence)
                 else:
                     preempted.append(self._preempt_youngest())
+        while self._gate.is_exceeded and len(self._running) > 1:
+            preempted.append(self._preempt_youngest())  # it was to share what has gone
         return tuple(starved), tuple(preempted)
 
     def _outgrows(self, sequence: Sequence) -> bool:
@@ -293,10 +298,18 @@ class Scheduler:
     def _reserve(self, sequence: Sequence, new_tokens: int) -> bool:
         new = min(sequence.max_tokens, new_tokens)
         kv_bytes = self._price(len(sequence.prompt_ids), new)
-        if not self._gate.grant(kv_bytes - sequence.kv_bytes):
+        if not self._is_granted(sequence, kv_bytes - sequence.kv_bytes):
             return False
         sequence.kv_bytes, sequence.reserved_tokens = kv_bytes, new
         return True
+
+    def _is_granted(self, sequence: Sequence, kv_bytes: int) -> bool:
+        if self._gate.grant(kv_bytes):
+            return True
+        if sequence.phase is not Phase.WAITING or not self._running:
+            return False
+        shared = self._held_already(sequence)
+        return shared > 0 and self._gate.grant(kv_bytes, shared)
 
     def _preempt_youngest(self) -> Sequence:
         """Of the client of which most runs: a newcomer would be the youngest of all."""

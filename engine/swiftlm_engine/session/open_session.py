@@ -175,10 +175,17 @@ def _assemble(
         event_buffer.flush,
         exact.alike,
     )
-    gate: KVBudget = (
-        LimitedKV(options.kv_budget_bytes) if options.kv_budget_bytes else UnlimitedKV()
+    gate: KVBudget = UnlimitedKV()
+    if options.kv_budget_bytes:
+        gate = LimitedKV(options.kv_budget_bytes, lambda: runner.counted_twice(scheduler.running))
+    scheduler = Scheduler(
+        limits,
+        time.monotonic,
+        gate,
+        runner.open,
+        kv.price,
+        lambda waiting: runner.held_already(waiting, scheduler.running),
     )
-    scheduler = Scheduler(limits, time.monotonic, gate, runner.open, kv.price)
     factory = _choices(conversation, text, tokenizer, vocab_size, kv.needs_checkpoints)
     compiler = _compiler(text, tokenizer, vocab_size)
     engine = StepLoop(

@@ -545,3 +545,53 @@ def test_a_lone_sequence_waits_for_kv_that_is_held_beside_it():
     assert fresh.finish_reason is FinishReason.LENGTH
     assert gate.reserved_bytes == 0
     assert scheduler.hold_beside(301) is Grant.NEVER
+
+
+class SharingWorld:
+    """Sequences of 100 bytes, of which the first 60 are one prefix that they may share."""
+
+    def __init__(self, budget: int) -> None:
+        self.shares, self.clock = True, Clock()
+        self.gate = LimitedKV(budget, self.counted_twice)
+        self.scheduler = Scheduler(
+            Limits(parallel=8),
+            self.clock,
+            self.gate,
+            price=lambda prompt, new: 100,
+            held_already=lambda waiting: 60 if self.shares and self.scheduler.running else 0,
+        )
+        self.machine = Machine(self.scheduler, self.clock)
+
+    def counted_twice(self) -> int:
+        return 60 * max(0, len(self.scheduler.running) - 1) if self.shares else 0
+
+    def add(self, count: int) -> None:
+        names = [f"r{i}" for i in range(count)]
+        for i, name in enumerate(names):
+            self.scheduler.add([sequence(name, 64, max_tokens=20, first_id=1000 * i)])
+
+
+def test_what_running_sequences_hold_together_is_reserved_once() -> None:
+    world = SharingWorld(budget=230)
+    world.add(5)
+    most = 0
+    while world.scheduler.has_work:
+        world.machine.step()
+        running = len(world.scheduler.running)
+        most = max(most, running)
+        assert 100 * running - world.counted_twice() <= 230
+    assert most == 4  # 100 + 3 * 40; apart from each other it would be two
+    assert world.gate.reserved_bytes == 0
+
+
+def test_the_youngest_waits_again_when_a_prefix_is_no_longer_shared() -> None:
+    world = SharingWorld(budget=230)
+    world.add(4)
+    for _ in range(5):
+        world.machine.step()
+    assert len(world.scheduler.running) == 4
+    world.shares = False
+    world.machine.step()
+    assert len(world.scheduler.running) == 2
+    world.machine.run()
+    assert world.machine.finished == {f"r{i}": 1 for i in range(4)}
