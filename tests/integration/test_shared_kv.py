@@ -37,8 +37,8 @@ TOLERANCE = 1e-4
 GREEDY = SamplingSettings(temperature=0.0)
 
 
-def loaded(name: str, folder):
-    model = load(str(make_model(name, folder)))[0]
+def loaded(name: str, folder, **overrides):
+    model = load(str(make_model(name, folder, **overrides)))[0]
     turboquant.install(model)
     return model
 
@@ -58,13 +58,13 @@ class Shared:
         ssd = SsdTier(folder, Fingerprint({"model": "a"}), self.make, DISK) if folder else None
         self.prefix = PrefixCache(self.make, 1 << 30, ssd)
 
-    def prefilled(self, tokens: list[int], store: bool = True) -> Caches:
+    def prefilled(self, tokens: list[int], store: bool = True, chunk_tokens: int = 96) -> Caches:
         """Caches of all but the last token, from the longest prefix that is known."""
         match = self.prefix.match(tokens)
         hit = isinstance(match, Match)
         caches, done = (match.caches, match.length) if hit else (self.make(), 0)
-        for start in range(done, len(tokens) - 1, 96):
-            chunk = tokens[start : min(start + 96, len(tokens) - 1)]
+        for start in range(done, len(tokens) - 1, chunk_tokens):
+            chunk = tokens[start : min(start + chunk_tokens, len(tokens) - 1)]
             self.model(mx.array([chunk]), cache=caches)
             mx.eval([c.state for c in caches])
         if store and len(tokens) > 1:
@@ -106,19 +106,21 @@ def test_rows_of_every_family_over_one_prefix_say_what_a_cold_run_says(name, tmp
     shared, prefix = Shared(model), ids(1, PREFIX)
     first = prefix + ids(2, 40)
     shared.prefilled(first)
-    for width in (1, 4, 8):
-        prompts = [prefix + ids(10 * width + i, 3 + 7 * i) for i in range(width)]
+    every = [prefix + ids(10 + i, 3 + 7 * i) for i in range(8)]
+    expected = [cold(model, prompt) for prompt in every]
+    for width in (8, 4, 1):
+        prompts = every[8 - width :]
         texts = shared.decode(prompts, [shared.prefilled(prompt) for prompt in prompts])
-        assert texts == [cold(model, prompt) for prompt in prompts], width
+        assert texts == expected[8 - width :], width
     shared.prefix.check_integrity()
-    longer = prompts[3] + texts[3] + ids(5, 20)  # a turn that goes on where a row has ended
+    longer = every[3] + expected[3] + ids(5, 20)  # a turn that goes on where a row has ended
     assert shared.decode([longer], [shared.prefilled(longer)]) == [cold(model, longer)]
 
 
 def test_eight_rows_over_one_prefix_hold_little_more_than_one(tmp_path) -> None:
-    model = loaded("llama", tmp_path)
+    model = loaded("llama", tmp_path, num_hidden_layers=1)
     shared, prefix = Shared(model), ids(1, 6000)
-    first = shared.prefilled(prefix + ids(2, 5))
+    first = shared.prefilled(prefix + ids(2, 5), chunk_tokens=1024)
     one = first[0].nbytes * len(first)
     rows = RowCaches(unpadded=True, prefers_padding=True)
     rows.add(first)
@@ -207,7 +209,7 @@ def test_the_ledger_counts_a_common_prefix_once(tmp_path) -> None:
 
 
 def test_engine_with_agents_over_one_prompt_holds_it_once(tmp_path) -> None:
-    folder = make_model("llama", tmp_path, max_position_embeddings=8192)
+    folder = make_model("llama", tmp_path, max_position_embeddings=8192, num_hidden_layers=1)
     options = {"context": 6144, "parallel": 4, "dtype": "float32", "kv": "fp16"}
     system, held = "the quick brown fox " * 1000, []
     asks = [system + f"and question {i} of many" for i in range(4)]
