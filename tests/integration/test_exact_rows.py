@@ -14,7 +14,7 @@ from swiftlm_engine import turboquant
 from swiftlm_engine.kv.draft_rows import draft_rows
 from swiftlm_engine.kv.shared_cache import Sharing, shared_caches
 from swiftlm_engine.linear import install
-from swiftlm_engine.linear.products import ProductWeights, RowProducts
+from swiftlm_engine.linear.products import ProductWeights, RowByRow, RowProducts
 from swiftlm_engine.messages import GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
 from swiftlm_engine.session import exactness
@@ -74,6 +74,18 @@ def test_installed_products_stand_in_for_a_models_own(name, quantized, tmp_path)
     assert not products.widths or "moe" in name
     install.remove(model)
     assert mx.array_equal(model(tokens), expected)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe"])
+def test_row_by_row_each_row_has_the_bits_it_has_alone(name, tmp_path) -> None:
+    model = loaded(name, tmp_path)
+    nn.quantize(model, group_size=32, bits=4)
+    install.install(model, RowByRow())
+    tokens = mx.array([[3], [4], [5], [6]])
+    alone = mx.concatenate([model(tokens[i : i + 1]) for i in range(4)])
+    assert mx.array_equal(model(tokens), alone)
+    install.remove(model)
+    assert mx.allclose(model(tokens), alone, rtol=1e-3, atol=1e-3).item()
 
 
 def test_every_number_of_tiles_is_compiled_before_a_request_needs_it(tmp_path) -> None:
@@ -152,6 +164,7 @@ def test_the_test_at_load_names_the_widths_that_differ(from_width, differing, tm
 def test_who_asks_for_exact_rows_is_told_what_was_found(tmp_path) -> None:
     folder = make_model("llama", tmp_path, num_hidden_layers=1)
     with EngineHarness(folder, exact="on") as engine:
-        assert any(note.startswith("rows: ") for note in engine.session.facts.notes)
+        [note] = [note for note in engine.session.facts.notes if note.startswith("rows: ")]
+        assert note.startswith("rows: the same bits at widths 1, 2, 4, 8")
     with EngineHarness(folder) as engine:
         assert not any(note.startswith("rows: ") for note in engine.session.facts.notes)

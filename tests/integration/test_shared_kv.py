@@ -7,6 +7,7 @@ values; the greedy text is that of a cold run, for every family, at batch sizes 
 from __future__ import annotations
 
 import gc
+import random
 from pathlib import Path
 
 import mlx.core as mx
@@ -25,7 +26,7 @@ from swiftlm_engine.messages import GenerateJob
 from swiftlm_engine.prefix.cache import HitSource, Match, PrefixCache
 from swiftlm_engine.prefix.fingerprint import Fingerprint
 from swiftlm_engine.prefix.ssd import SsdLimits, SsdTier
-from swiftlm_engine.run.row_caches import Caches, RowCaches
+from swiftlm_engine.run.row_caches import MAX_PADDING, Caches, RowCaches
 from swiftlm_engine.sampling.settings import SamplingSettings
 
 pytestmark = pytest.mark.usefixtures("on_the_cpu")
@@ -314,6 +315,48 @@ def test_requests_that_end_or_are_aborted_leave_no_buffer_behind(tmp_path) -> No
         assert session.runner.kv_bytes() == 0
         engine.mlx.call(session.prefix.clear).result(10)
         assert _num_buffers() == before
+
+
+@pytest.mark.parametrize("waves", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_mixed_requests_with_disconnects_hold_what_is_reserved_and_leave_nothing(
+    waves, tmp_path
+) -> None:
+    """25 requests a wave, a third of them over one prompt, of which 30 % disconnect."""
+    folder = make_model("llama", tmp_path, max_position_embeddings=8192, num_hidden_layers=1)
+    options = {"context": 4096, "parallel": 8, "dtype": "float32", "kv": "fp16"}
+    before, chance, excesses = _num_buffers(), random.Random(7), []
+    budget = 3 * 4096 * 2048
+    with EngineHarness(
+        folder, **options, prefix_cache_bytes=1 << 24, kv_budget_bytes=budget
+    ) as engine:
+        runner, scheduler = engine.session.runner, engine.session.engine.scheduler
+        step = runner.batch.step
+
+        def watched():
+            found = step()
+            together = runner.counted_twice(scheduler.running)
+            reserved = scheduler._gate.reserved_bytes - together
+            excesses.append(max(runner.kv_bytes() - MAX_PADDING * reserved, reserved - budget))
+            return found
+
+        runner.batch.step = watched
+        system = "the quick brown fox " * 420
+        for wave in range(waves):
+            jobs = []
+            for i in range(25):
+                own = "lazy dog " * chance.choice((1, 3, 30, 200))
+                text = (system if i % 3 == 0 else "") + f"{own} {wave} {i}"
+                jobs.append(GenerateJob(f"{wave}.{i}", text, GREEDY, chance.choice((1, 8, 40))))
+            engine.submit(*jobs)
+            for job in chance.sample(jobs, 8):
+                engine.abort(job.request_id)
+            engine.collect(len(jobs), timeout_s=300)
+        assert runner.num_open == 0
+        assert scheduler._gate.reserved_bytes == 0
+        engine.mlx.call(engine.session.prefix.clear).result(60)
+        assert _num_buffers() == before
+    assert excesses
+    assert max(excesses) <= 0
 
 
 def _num_buffers() -> int:

@@ -10,13 +10,13 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 
-from swiftlm_engine.linear.products import MAX_ROWS, ProductWeights, RowProducts
+from swiftlm_engine.linear.products import MAX_ROWS, Products, ProductWeights
 
 
 class RowLayer:
     """One layer's weights, as its kernels take them."""
 
-    def __init__(self, module: nn.Module, products: RowProducts) -> None:
+    def __init__(self, module: nn.Module, products: Products) -> None:
         self.products = products
         self.min_rows = 1  # from how many rows on it is used
         self._module = module
@@ -103,7 +103,7 @@ _KINDS: dict[type[nn.Module], type[nn.Module]] = {
 _PLAIN = {ours: plain for plain, ours in _KINDS.items()}
 
 
-def install(model: nn.Module, products: RowProducts) -> int:
+def install(model: nn.Module, products: Products) -> int:
     """Returns how many layers compute so now."""
     count = 0
     for module in list(_layers(model)):

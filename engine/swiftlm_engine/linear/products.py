@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 
@@ -38,6 +38,62 @@ class ProductWeights:
     @property
     def outputs(self) -> int:
         return int(self.weight.shape[-2])
+
+
+class Products(Protocol):
+    """Products in which a row's bits do not depend on how many rows there are. Lazy."""
+
+    def fits(self, weights: ProductWeights, dtype: mx.Dtype) -> bool: ...
+
+    def product(self, x: mx.array, weights: ProductWeights) -> mx.array: ...
+
+    def gathered(self, x: mx.array, weights: ProductWeights, experts: mx.array) -> mx.array: ...
+
+
+class RowByRow:
+    """MLX's own product, once for each row: for back ends without our kernels. It reads the
+    weights as often as there are rows."""
+
+    def fits(self, weights: ProductWeights, dtype: mx.Dtype) -> bool:
+        return True
+
+    def product(self, x: mx.array, weights: ProductWeights) -> mx.array:
+        rows = x.reshape(-1, 1, x.shape[-1])
+        each = [_mlx_product(row, weights) for row in mx.split(rows, rows.shape[0])]
+        return mx.concatenate(each).reshape(*x.shape[:-1], -1)
+
+    def gathered(self, x: mx.array, weights: ProductWeights, experts: mx.array) -> mx.array:
+        share = experts.size // x.shape[0]
+        each = [
+            mx.gather_qmm(
+                x[i // share].reshape(1, 1, -1),
+                weights.weight,
+                weights.scales,
+                weights.biases,
+                rhs_indices=experts[i : i + 1],
+                transpose=True,
+                group_size=weights.group,
+                bits=weights.bits,
+                mode=weights.mode,
+            )
+            for i in range(experts.size)
+        ]
+        return mx.concatenate(each)[:, 0]
+
+
+def _mlx_product(row: mx.array, weights: ProductWeights) -> mx.array:
+    if weights.scales is None:
+        return row @ weights.weight.T
+    return mx.quantized_matmul(
+        row,
+        weights.weight,
+        weights.scales,
+        weights.biases,
+        transpose=True,
+        group_size=weights.group,
+        bits=weights.bits,
+        mode=weights.mode,
+    )
 
 
 @dataclass(slots=True)
