@@ -74,7 +74,7 @@ def test_start_says_so_when_the_old_daemon_never_leaves() -> None:
 
 def test_start_of_a_sick_daemon_shows_its_last_words(mac: InstallBox) -> None:
     mac.write_plan(sick=["0.1.0"])
-    failed = mac.ctl("start")
+    failed = mac.ctl("start", "--wait", "150")  # a busy machine takes long to crash thrice
     assert failed.returncode == 1
     assert "| this release is sick" in failed.stderr
 
