@@ -320,7 +320,7 @@ async def test_a_schema_for_the_answer_is_a_constraint(dialect, server):
         {"messages": [{"role": "user", "content": [{"type": "video"}]}]},
         {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
         {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "1"}]}]},
-        {"max_tokens": 0},
+        {"max_tokens": -5},
         {"temperature": 300},
         {"tool_choice": {"type": "tool", "name": "absent"}, "tools": [TOOL]},
         {"tool_choice": {"type": "maybe"}},

@@ -1,4 +1,4 @@
-"""Requests in the form that further programs are known to send them; none was recorded from one."""
+"""Requests in the form that further programs are known to send them."""
 
 from __future__ import annotations
 
@@ -95,6 +95,120 @@ REQUESTS = {
             "parallel_tool_calls": True, "truncation": "auto", "top_logprobs": 0, "metadata": {},
         },
     ),
+    # The next two bodies are those that the programs send; the rest is written after their sources.
+    "Cherry Studio": (
+        CHAT,
+        {
+            "model": MODEL, "temperature": 0.05, "top_p": 0.08, "stream": True,
+            "messages": [USER, {"role": "assistant", "content": ""}, USER],
+            "stream_options": {"include_usage": True}, "enable_thinking": False,
+            "chat_template_kwargs": {"enable_thinking": False},
+        },
+    ),
+    "Open WebUI": (OLLAMA, {"model": MODEL, "messages": [USER], "stream": True, "options": {}}),
+    "LibreChat": (
+        CHAT,
+        {
+            "model": MODEL, "user": "66f0", "stream": True, "temperature": 1, "top_p": 1, "n": 1,
+            "stream_options": {"include_usage": True}, "presence_penalty": 0,
+            "messages": [
+                {"role": "assistant", "content": [{"type": "text", "text": "yo"}]},
+                {"role": "assistant", "content": "", "tool_calls": [
+                    {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+                {"role": "tool", "tool_call_id": "c", "name": "f",
+                 "content": [{"type": "text", "text": "x"}]},
+                USER,
+            ],
+        },
+    ),
+    "Letta": (
+        CHAT,
+        {
+            "model": MODEL, "stream": True,
+            "messages": [{"role": "developer", "content": "x"}, USER],
+            "tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {
+                "type": "object", "properties": {"request_heartbeat": {"type": "boolean"}},
+                "required": ["request_heartbeat"], "additionalProperties": False}}}],
+            "tool_choice": "required", "functions": None, "function_call": None, "top_p": None,
+            "response_format": None, "parallel_tool_calls": False, "logit_bias": None,
+        },
+    ),
+    "LobeChat": (
+        CHAT,
+        {
+            "model": MODEL, "messages": [USER], "stream": True, "temperature": 1, "top_p": 1,
+            "frequency_penalty": 0, "presence_penalty": 0, "enabledSearch": False, "tools": [],
+        },
+    ),
+    "OpenHands": (
+        CHAT,
+        {
+            "model": MODEL, "stream": True, "max_completion_tokens": 64000, "drop_params": True,
+            "messages": [
+                {"role": "system", "content": [
+                    {"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}]},
+                {"role": "assistant", "content": [], "reasoning_content": "t",
+                 "function_call": None, "thinking_blocks": None,
+                 "provider_specific_fields": {"refusal": None},
+                 "tool_calls": [{"index": 0, "id": "c", "type": "function",
+                                 "function": {"arguments": "{}", "name": "f"}}]},
+                {"role": "tool", "tool_call_id": "c", "name": "f", "content": "ok"},
+                USER,
+            ],
+            "extra_body": {"metadata": {"a": "b"}}, "metadata": {"trace_version": "1"},
+        },
+    ),
+    "Dify": (
+        CHAT,
+        {
+            "model": MODEL, "stream": True, "messages": [USER], "max_tokens": 512, "user": "u",
+            "response_format": {"type": "text"}, "stop": ["a"], "temperature": 0.7,
+            "chat_template_kwargs": {"enable_thinking": False, "thinking": False},
+        },
+    ),
+    "JetBrains AI": (
+        "/api/generate",
+        {
+            "model": MODEL, "prompt": "a", "raw": True, "stream": True, "keep_alive": "30m",
+            "options": {"temperature": 0.0, "num_predict": 128, "stop": ["\n\n"], "top_k": 1},
+        },
+    ),
+    "Xcode": (
+        CHAT,
+        {"model": MODEL, "messages": [USER], "stream": True, "tools": [], "max_tokens": 32768},
+    ),
+    "CodeCompanion": (
+        CHAT,
+        {
+            "model": MODEL, "stream": True, "intent": True, "snippy": {"enabled": False},
+            "messages": [{**USER, "copilot_cache_control": {"type": "ephemeral"}, "_meta": {}}],
+        },
+    ),
+    "4D AIKit": (CHAT, {"model": MODEL, "messages": [USER], "max_completion_tokens": 0, "n": 1,
+                        "stream": True, "seed": -1}),
+    "a form that nobody filled in": (
+        CHAT,
+        {
+            "model": MODEL, "messages": [USER], "stream": True, "temperature": "", "top_p": "",
+            "top_k": "", "min_p": "", "seed": "", "max_tokens": "", "stop": "", "n": "",
+            "presence_penalty": "", "repetition_penalty": "", "top_logprobs": "",
+        },
+    ),
+    "tools of Responses on chat": (
+        CHAT,
+        {"model": MODEL, "messages": [USER], "stream": True, "tool_choice": "auto",
+         "tools": [{"type": "function", "name": "f", "parameters": {}, "strict": False}]},
+    ),
+    "tools of Anthropic on chat": (
+        CHAT,
+        {"model": MODEL, "messages": [USER], "stream": True, "tool_choice": {"type": "auto"},
+         "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}]},
+    ),
+    "off values on messages": (
+        "/v1/messages",
+        {"model": MODEL, "messages": [USER], "stream": True, "max_tokens": -1, "top_k": -1,
+         "temperature": "", "top_p": "", "system": "", "stop_sequences": [], "tools": []},
+    ),
 }  # fmt: skip
 
 
@@ -109,6 +223,10 @@ async def test_requests_of_further_programs_are_answered(http, server, program):
     for event in map(json.loads, (line for line in lines if line.startswith("{"))):
         for choice in event.get("choices", ()):
             said += choice["delta"].get("content") or ""
-        said += event.get("message", {}).get("content", "")
+        said += event.get("response", "") if path == "/api/generate" else ""
+        if path == OLLAMA:
+            said += event.get("message", {}).get("content", "")
         said += event["delta"] if event.get("type") == "response.output_text.delta" else ""
+        if event.get("type") == "content_block_delta":
+            said += event["delta"]["text"]
     assert said == "Hello, world!"

@@ -27,7 +27,7 @@ from swiftlmd.http.openai_json import (
 )
 from swiftlmd.http.reasoning import ReasoningOptions, ThinkingOptions, set_reasoning
 from swiftlmd.http.response_format import ResponseFormat, constraint
-from swiftlmd.http.schema import Int, Limit, TopLogprobs
+from swiftlmd.http.schema import Int, Limit, TopLogprobs, Unset
 from swiftlmd.http.tools import ChatTool, choose, from_chat
 
 
@@ -38,13 +38,13 @@ class ChatRequest(sampling.Sampled):
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     logprobs: bool | None = None
-    top_logprobs: TopLogprobs | None = None
+    top_logprobs: Unset[TopLogprobs] = None
     max_completion_tokens: Limit = None
     reasoning_effort: str | None = None
     reasoning: ReasoningOptions | None = None
     thinking: ThinkingOptions | None = None
     enable_thinking: bool | None = None
-    thinking_budget: Int | None = None
+    thinking_budget: Unset[Int] = None
     chat_template_kwargs: dict[str, Any] | None = None  # Any: what the template understands
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None

@@ -83,7 +83,8 @@ async def to_engine(body: MessagesRequest, parts: AppContext) -> m.GenerateReque
     )
     _choose(body.tool_choice, chat)
     request = m.GenerateRequest(chat=chat, max_tokens=sampling.token_limit(body.max_tokens), n=1)
-    request.sampling = m.Sampling(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k)
+    top_k = None if body.top_k is None else max(0, body.top_k)
+    request.sampling = m.Sampling(temperature=body.temperature, top_p=body.top_p, top_k=top_k)
     if body.top_p == 0:
         request.sampling = m.Sampling(temperature=body.temperature, top_k=1)
     request.stop = sampling.stops(body.stop_sequences, parts.options, "stop_sequences")

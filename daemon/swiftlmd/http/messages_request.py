@@ -13,7 +13,7 @@ from swiftlmd.http.errors import invalid, unsupported
 from swiftlmd.http.openai_json import json_text
 from swiftlmd.http.reasoning import ThinkingOptions
 from swiftlmd.http.response_format import ResponseFormat
-from swiftlmd.http.schema import Body, Natural, Positive
+from swiftlmd.http.schema import Body, Limit, TopK, Unset
 
 # Claude Code's first system block: a value that changes with every request, for billing. In the
 # prompt it would make every prefix new.
@@ -94,12 +94,12 @@ class MessagesRequest(Body):
     model: str | None = None
     messages: list[Turn]
     system: str | list[ContentBlock] | None = None
-    max_tokens: Positive | None = None
+    max_tokens: Limit = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Natural | None = None
+    temperature: Unset[Annotated[float, Field(ge=0, le=100)]] = None
+    top_p: Unset[Annotated[float, Field(ge=0, le=1)]] = None
+    top_k: Unset[TopK] = None
     tools: list[MessageTool] | None = None
     tool_choice: MessageToolChoice | None = None
     thinking: ThinkingOptions | None = None

@@ -9,7 +9,7 @@ from swiftlmd.http.reasoning import ReasoningOptions
 from swiftlmd.http.response_format import ResponseFormat
 from swiftlmd.http.responses_tools import ResponseTool
 from swiftlmd.http.sampling import Sampled
-from swiftlmd.http.schema import Body, Int, Limit, TopLogprobs
+from swiftlmd.http.schema import Body, Int, Limit, TopLogprobs, Unset
 
 
 class TextOptions(Body):
@@ -22,7 +22,7 @@ class ResponsesRequest(Sampled):
     input: str | list[dict[str, Any]] | None = None
     instructions: str | None = None
     max_output_tokens: Limit = None
-    top_logprobs: TopLogprobs | None = None
+    top_logprobs: Unset[TopLogprobs] = None
     tools: list[ResponseTool] | None = None
     tool_choice: str | dict[str, Any] | None = None  # Any: several shapes, read by `choose`
     parallel_tool_calls: bool | None = None
@@ -35,7 +35,7 @@ class ResponsesRequest(Sampled):
     user: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # Any: what the template understands
     enable_thinking: bool | None = None
-    thinking_budget: Int | None = None
+    thinking_budget: Unset[Int] = None
 
     ignored: ClassVar[frozenset[str]] = Sampled.ignored | {
         "truncation",  # nothing is ever cut silently; too long is an error

@@ -23,6 +23,7 @@ from swiftlmd.http.schema import (
     Positive,
     Seed,
     TopK,
+    Unset,
 )
 
 MAX_TOKEN_ID = 2**31 - 1
@@ -58,26 +59,26 @@ class Sampled(Body):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Positive | None = None
-    best_of: Int | None = None
+    n: Unset[Positive] = None
+    best_of: Unset[Int] = None
     max_tokens: Limit = Field(
         default=None, validation_alias=AliasChoices("max_tokens", "num_predict", "n_predict")
     )
-    min_tokens: Natural | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Annotated[float, _SHARE] | None = None
-    top_k: TopK | None = None
-    min_p: Annotated[float, _SHARE] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = Field(
+    min_tokens: Unset[Natural] = None
+    temperature: Unset[Annotated[float, Field(ge=0, le=100)]] = None
+    top_p: Unset[Annotated[float, _SHARE]] = None
+    top_k: Unset[TopK] = None
+    min_p: Unset[Annotated[float, _SHARE]] = None
+    repetition_penalty: Unset[Annotated[float, Field(ge=0.01, le=100)]] = Field(
         default=None, validation_alias=AliasChoices("repetition_penalty", "repeat_penalty")
     )
-    repetition_context_size: Lookback | None = Field(
+    repetition_context_size: Unset[Lookback] = Field(
         default=None, validation_alias=AliasChoices("repetition_context_size", "repeat_last_n")
     )
-    presence_penalty: Annotated[float, _PENALTY] | None = None
-    frequency_penalty: Annotated[float, _PENALTY] | None = None
-    xtc_probability: Annotated[float, _SHARE] | None = None
-    xtc_threshold: Annotated[float, _SHARE] | None = None
+    presence_penalty: Unset[Annotated[float, _PENALTY]] = None
+    frequency_penalty: Unset[Annotated[float, _PENALTY]] = None
+    xtc_probability: Unset[Annotated[float, _SHARE]] = None
+    xtc_threshold: Unset[Annotated[float, _SHARE]] = None
     logit_bias: dict[str, float] | None = None
     seed: Seed = None
     stop: str | list[str] | None = None

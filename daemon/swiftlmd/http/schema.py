@@ -63,20 +63,30 @@ Natural = Annotated[int, Field(ge=0, le=MAX_COUNT), BeforeValidator(_whole)]
 Positive = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 
 
+def _none_if_empty(value: Any) -> Any:  # Any: whatever JSON holds, before validation
+    """Forms that nobody filled in send "" for a number."""
+    return None if value == "" else value
+
+
+T = TypeVar("T")
+# A number that may be left out, also as an empty text.
+Unset = Annotated[T | None, BeforeValidator(_none_if_empty)]
+
+
 def _limit(value: Any) -> Any:  # Any: whatever JSON holds, before validation
     """Ollama and LM Studio write "no limit" as -1, -2 or 0."""
-    whole = _whole(value)
+    whole = _whole(_none_if_empty(value))
     return None if type(whole) is int and whole in (-2, -1, 0) else whole
 
 
 def _seed(value: Any) -> Any:  # Any: whatever JSON holds, before validation
     """llama.cpp writes "any seed" as -1."""
-    whole = _whole(value)
+    whole = _whole(_none_if_empty(value))
     return None if type(whole) is int and whole == -1 else whole
 
 
 def _limit_or_zero(value: Any) -> Any:  # Any: whatever JSON holds, before validation
-    whole = _whole(value)
+    whole = _whole(_none_if_empty(value))
     return None if type(whole) is int and whole in (-2, -1) else whole
 
 

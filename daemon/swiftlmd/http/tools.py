@@ -11,6 +11,12 @@ from swiftlmd.http.errors import invalid, unsupported
 from swiftlmd.http.schema import Body
 
 MAX_TOOLS = 512
+_MODES = {
+    "auto": m.ToolChoice.AUTO,
+    "none": m.ToolChoice.NONE,
+    "required": m.ToolChoice.REQUIRED,
+    "any": m.ToolChoice.REQUIRED,
+}
 _NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,256}")
 
 
@@ -22,8 +28,26 @@ class FunctionDefinition(Body):
 
 
 class ChatTool(Body):
-    type: str
+    """Some clients send the tools of Responses, or of Anthropic, to any dialect: those have the
+    function's fields beside the type, or no type."""
+
+    type: str = "function"
     function: FunctionDefinition | None = None
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None  # Any: a JSON schema
+    input_schema: dict[str, Any] | None = None  # Any: a JSON schema
+    strict: bool | None = None
+
+    def defined(self) -> FunctionDefinition | None:
+        if self.function is not None or not self.name:
+            return self.function
+        return FunctionDefinition(
+            name=self.name,
+            description=self.description,
+            parameters=self.parameters or self.input_schema,
+            strict=self.strict,
+        )
 
 
 def from_chat(tools: list[ChatTool] | None) -> list[m.Tool]:
@@ -34,9 +58,9 @@ def from_chat(tools: list[ChatTool] | None) -> list[m.Tool]:
                 f"tools.{number}.type: only 'function' tools are supported, not {tool.type[:64]!r}",
                 f"tools.{number}.type",
             )
-        if tool.function is None:
+        function = tool.defined()
+        if function is None:
             raise invalid(f"tools.{number}.function: Field required", f"tools.{number}.function")
-        function = tool.function
         listed.append(
             make_tool(
                 function.name,
@@ -86,22 +110,18 @@ def choose(choice: str | dict[str, Any] | None, chat: m.Chat) -> None:
         _choose_mode(choice, chat)
     elif choice.get("type") == "allowed_tools":
         _choose_allowed(choice, chat)
+    elif choice.get("type") in _MODES:  # Anthropic writes {"type": "auto"}
+        _choose_mode(choice["type"], chat)
     else:
         _choose_named(choice, chat)
 
 
 def _choose_mode(mode: str, chat: m.Chat) -> None:
-    modes = {
-        "auto": m.ToolChoice.AUTO,
-        "none": m.ToolChoice.NONE,
-        "required": m.ToolChoice.REQUIRED,
-        "any": m.ToolChoice.REQUIRED,
-    }
-    if mode not in modes:
+    if mode not in _MODES:
         raise invalid(
             "tool_choice: use 'auto', 'none', 'required' or a named function", "tool_choice"
         )
-    chat.tool_choice = modes[mode]
+    chat.tool_choice = _MODES[mode]
     if chat.tool_choice == m.ToolChoice.REQUIRED and not chat.tools:
         raise invalid("tool_choice: a call is required, and no tools were given", "tool_choice")
 
@@ -110,7 +130,7 @@ def _choose_named(choice: dict[str, Any], chat: m.Chat) -> None:
     # Chat nests the name under `function` or `custom`; Responses puts it beside the type.
     nested = choice.get("function") or choice.get("custom") or choice
     name = nested.get("name") if isinstance(nested, dict) else None
-    if choice.get("type") not in ("function", "custom") or not isinstance(name, str):
+    if choice.get("type") not in ("function", "custom", "tool") or not isinstance(name, str):
         raise invalid(
             "tool_choice: an object must be {'type': 'function', 'function': {'name': ...}}",
             "tool_choice",
