@@ -11,6 +11,12 @@ PLAIN_EVERY = 128  # after so many checked passes, since a draft model always ha
 PAUSE_TOKENS = 256  # tokens without speculation before the next trial: twice as many each time
 MAX_PAUSE_TOKENS = 4096
 MIN_GAIN = 1.05
+# To look for a draft takes the last token first, so that the device waits for Python. Where nothing
+# is found for so long, that must cost next to nothing, or looking pauses, too.
+IDLE_STEPS = 32
+IDLE_FLOOR = 0.98
+IDLE_PAUSE_TOKENS = 128
+MAX_IDLE_PAUSE_TOKENS = 1024
 
 
 class Payoff:
@@ -20,6 +26,9 @@ class Payoff:
         self._clock = clock
         self._plain = _Pace()
         self._checked = _Pace()
+        self._idle = _Pace()
+        self._idle_steps = 0
+        self._next_idle_pause = IDLE_PAUSE_TOKENS
         self._steps = 0
         self._pause = 0
         self._next_pause = PAUSE_TOKENS
@@ -35,6 +44,19 @@ class Payoff:
         self._pause -= tokens
         self._plain_due -= 1
         self._since_plain = 0
+
+    def idle_step(self, tokens: int, seconds: float) -> None:
+        """A step that looked for a draft and found none."""
+        self._idle.add(tokens, seconds)
+        self._idle_steps += 1
+        if self._idle_steps < IDLE_STEPS:
+            return
+        self._idle_steps = 0
+        if self._idle.rate < IDLE_FLOOR * self._plain.rate:
+            self._pause = self._next_idle_pause
+            self._next_idle_pause = min(2 * self._next_idle_pause, MAX_IDLE_PAUSE_TOKENS)
+            self._plain.fade()
+        self._idle.fade()
 
     def checked_step(self, tokens: int, seconds: float) -> None:
         """A pass that checked a draft and yielded `tokens`."""
@@ -52,7 +74,7 @@ class Payoff:
             self._pause, self._steps = self._next_pause, 0
             self._next_pause = min(2 * self._next_pause, MAX_PAUSE_TOKENS)
         else:
-            self._next_pause = PAUSE_TOKENS
+            self._next_pause, self._next_idle_pause = PAUSE_TOKENS, IDLE_PAUSE_TOKENS
         self._checked.fade()
         self._plain.fade()
 

@@ -16,6 +16,7 @@ from swiftlm_engine.kv.draft_rows import draft_rows
 from swiftlm_engine.sampling.row import RowSampling
 from swiftlm_engine.sampling.sampler import sample
 from swiftlm_engine.schedule.sequence import Sequence
+from swiftlm_engine.speculation.depth import DraftDepth
 from swiftlm_engine.speculation.payoff import Payoff
 from swiftlm_engine.speculation.round import Round
 
@@ -58,6 +59,9 @@ class Speculator:
         self.draft_tokens = draft_tokens
         self._make_drafter = make_drafter
         self._payoff = Payoff(clock)
+        self._depth = DraftDepth(draft_tokens)
+        self._last_looked = False  # for a draft
+        self._last_fed = 0  # tokens in the last checked pass
         self._known: _Known | None = None
         self._last_entry: float | None = None
         self._last_checked = False
@@ -77,9 +81,13 @@ class Speculator:
             elapsed = now - self._last_entry
             if self._last_checked:
                 self._payoff.checked_step(new_tokens, elapsed)
+                self._depth.took(self._last_fed, elapsed)
+            elif self._last_looked:
+                self._payoff.idle_step(new_tokens, elapsed)
             else:
                 self._payoff.plain_step(new_tokens, elapsed)
-        self._last_entry, self._last_checked = now, False
+                self._depth.took(new_tokens, elapsed)
+        self._last_entry, self._last_checked, self._last_looked = now, False, False
         self._has_switched = self.worth_trying is not self._tries
         self._tries = self.worth_trying
 
@@ -89,6 +97,7 @@ class Speculator:
 
     def draft(self, sequence: Sequence) -> list[int]:
         """A guess at what follows all tokens read so far, no longer than it may still grow."""
+        self._last_looked = True
         room = sequence.max_tokens - len(sequence.output_ids)
         if room <= 0:
             return []
@@ -99,7 +108,7 @@ class Speculator:
         missing = prompt[told:] + sequence.output_ids[max(0, told - len(prompt)) :]
         known.drafter.extend(missing)
         known.num_told += len(missing)
-        return known.drafter.propose(min(self.draft_tokens, room))
+        return known.drafter.propose(min(self._depth.best(), room))
 
     def check(
         self,
@@ -129,7 +138,8 @@ class Speculator:
             num_held += 1
         sampling.take_back(len(draft) - num_held)
         round.keep(len(known) + num_held)
-        self._last_checked = True
+        self._depth.checked(len(draft), num_held)
+        self._last_checked, self._last_fed = True, len(fed)
         return Checked(draft[:num_held], drawn[num_held], round)
 
     def forget(self, sequence: Sequence) -> None:
