@@ -119,6 +119,7 @@ class Operation:
     call: AdminCall
     request_type: type[betterproto2.Message]
     streams: bool
+    texts: ReplyTexts
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         refuse_foreign_pages(request)
@@ -128,7 +129,7 @@ class Operation:
             if isinstance(message, m.PullRequest) and not message.cancel:
                 request.app[PAGE_DOWNLOADS].follow(self.call(message))
             if self.streams:
-                return await _stream(request, self.call(message))
+                return await _stream(request, self.call(message), self.texts)
             reply = await self.call(message)
         except grpclib.GRPCError as error:
             raise _translated(error) from error
@@ -137,10 +138,11 @@ class Operation:
             raise _of_hub(fault) if isinstance(reply, m.SearchModelsReply) else from_fault(fault)
         if isinstance(reply, m.ConfigReply):
             hide_environment(reply)
-        return web.json_response(to_json(reply), dumps=dumps)
+        return web.json_response(text=self.texts.of(reply))
 
 
 def routes(service: m.AdminBase | m.StoreBase) -> Iterable[Route]:
+    texts = ReplyTexts()
     for path, handler in service.__mapping__().items():
         name = operation_name(path)
         if name in _NOT_HERE:
@@ -149,6 +151,7 @@ def routes(service: m.AdminBase | m.StoreBase) -> Iterable[Route]:
             call=getattr(service, name),
             request_type=handler.request_type,
             streams=handler.cardinality.server_streaming,
+            texts=texts,
         )
         yield Route(
             "POST",
@@ -248,6 +251,33 @@ def _refuse_negatives(value: Any) -> None:  # Any: JSON
         raise invalid(f"{value} is out of range")
 
 
+class ReplyTexts:
+    """Replies as JSON. The page asks for the status every few seconds, and of a thousand models on
+    the disk hardly one is another than before: their rows are written once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[m.ModelStatus, str]] = {}  # by identity, which the row keeps
+
+    def of(self, reply: betterproto2.Message) -> str:
+        if not isinstance(reply, m.DaemonStatus):
+            return dumps(to_json(reply))
+        models, reply.models = reply.models, []
+        fields = to_json(reply)
+        del fields["models"]
+        reply.models = models
+        return f'{{"models":[{",".join(self._written(models))}],{dumps(fields)[1:]}'
+
+    def _written(self, models: list[m.ModelStatus]) -> list[str]:
+        before, self._rows = self._rows, {}
+        texts = []
+        for model in models:
+            known = before.get(id(model))
+            text = known[1] if known and known[0] is model else dumps(to_json(model))
+            self._rows[id(model)] = (model, text)
+            texts.append(text)
+        return texts
+
+
 def to_json(message: betterproto2.Message) -> Json:
     """Snake case, whole numbers as numbers, enums by their names, nothing left out."""
     fields = message.to_dict(
@@ -273,14 +303,14 @@ def _plain(value: Any) -> Any:  # Any: what a message may hold
 
 
 async def _stream(
-    request: web.Request, replies: AsyncIterator[betterproto2.Message]
+    request: web.Request, replies: AsyncIterator[betterproto2.Message], texts: ReplyTexts
 ) -> web.StreamResponse:
     """Each reply as an event; leaving the page ends the call. A failure is the last event."""
     channel = Channel(request, lambda: WAITING)
     async with channel.open(), aclosing(cast(Any, replies)) as messages:  # Any: wants a generator
         try:
             async for message in messages:
-                await channel.write(data_event(to_json(message)))
+                await channel.write(f"data: {texts.of(message)}\n\n".encode("ascii"))
             await channel.end()
         except ConnectionError:
             raise

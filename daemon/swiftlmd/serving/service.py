@@ -92,12 +92,21 @@ class Service:
         self.names = ModelNames(settings, self._latest_used)
         self.draining = False
         self._stored: list[StoredModel] = []
+        self._shown: dict[str, tuple[StoredModel, m.ModelStatus]] = {}  # rows of `status`, kept
         self._started_at = clock.now()
 
     async def list_models(self) -> list[m.ModelStatus]:
         self._stored = await self._store.list()
         self.names.learn(model.name for model in self._stored)
-        return self._rows()
+        self._shown = dict(map(self._row, self._stored))
+        return self._with_residents({model.name: stored_status(model) for model in self._stored})
+
+    def _row(self, model: StoredModel) -> tuple[str, tuple[StoredModel, m.ModelStatus]]:
+        """The one of before while the model is: whoever has written it need not do so again."""
+        known = self._shown.get(model.name)
+        if known is not None and known[0] == model:
+            return model.name, known
+        return model.name, (model, stored_status(model))
 
     @property
     def reads_models(self) -> bool:
@@ -241,7 +250,8 @@ class Service:
 
     async def status(self) -> m.DaemonStatus:
         about, instance = self._about, self._about.instance
-        models = self._rows()
+        # What lay on disk when it was last listed, and what is loaded now. Nobody changes the rows.
+        models = self._with_residents({name: row for name, (_, row) in self._shown.items()})
         return m.DaemonStatus(
             protocol=m.PROTOCOL,
             version=instance.version,
@@ -299,9 +309,7 @@ class Service:
             message = "the service is stopping; try again in a moment"
             raise ServiceError(Kind.SHUTTING_DOWN, message, retry_after_s=5)
 
-    def _rows(self) -> list[m.ModelStatus]:
-        """What lay on disk when it was last listed, and what is loaded now."""
-        rows = {model.name: stored_status(model) for model in self._stored}
+    def _with_residents(self, rows: dict[str, m.ModelStatus]) -> list[m.ModelStatus]:
         for resident in self.residency.residents:
             rows[resident.name] = resident.to_status(self._clock)
         return list(rows.values())
