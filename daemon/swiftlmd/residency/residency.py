@@ -46,6 +46,8 @@ _REFUSALS = frozenset(
 )
 _TICK_S = 1.0  # between two looks at keep-alives
 _LONGEST_PAUSE_S = 600.0
+# Nothing is wrong with a model for which there is no room.
+_NO_ROOM = frozenset({Kind.NOT_ENOUGH_MEMORY, Kind.BUSY})
 _STOP_BASE_S = 10.0
 _STOP_S_PER_GB = 1.0  # unmapping and unwiring take time; never kill in the middle of it
 
@@ -436,6 +438,8 @@ class Residency:
         if resident.is_tried and error.kind in _REFUSALS:
             resident.is_refused = True
             self._forget(resident)
+        elif error.kind in _NO_ROOM and not resident.was_launched and not resident.has_served:
+            self._forget(resident)  # a refusal: it is on the disk as before
 
     def _differs(self, resident: Resident) -> bool:
         """Whether it is loaded with options that the configuration does not have."""

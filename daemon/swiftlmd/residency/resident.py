@@ -48,6 +48,7 @@ class Resident:
     force: bool = False  # of that load: past the budget
     may_evict: bool = True  # of that load: somebody waits for it
     is_tried: bool = False  # of that load: with options that only its caller wants
+    has_served: bool = False  # at some time, since it is here
     is_refused: bool = False  # so loaded, it was refused and forgotten
     turn: int = 0  # of that load, in the order in which loads ask for room
     stopping: asyncio.Task[int] | None = None  # ends the engine; the bytes it held
@@ -133,6 +134,7 @@ class Resident:
         self.notify()
 
     def became_ready(self, engine: Engine, now: float) -> None:
+        self.has_served = True
         self.engine, self.state = engine, State.READY
         self.ready_at = self.used_at = now
         self.signs = Signs(now)

@@ -443,6 +443,27 @@ async def test_options_that_are_refused_cost_a_request_that_waits_nothing(world:
     assert world.loaded() == {"a"}
 
 
+@pytest.mark.parametrize("by", ["load", "request"])
+async def test_a_model_for_which_there_is_no_room_is_as_before(world: World, by: str) -> None:
+    world.memory.others += 11 * GB
+    for _ in range(2):
+        with pytest.raises(ServiceError, match="needs") as refused:
+            await (_load(world) if by == "load" else world.use("a"))
+        assert refused.value.kind is Kind.NOT_ENOUGH_MEMORY
+        assert world.state("a") is None
+    world.memory.others -= 11 * GB
+    await world.use("a")
+    assert world.loaded() == {"a"}
+
+
+async def test_all_who_wait_for_a_model_without_room_are_told(world: World) -> None:
+    world.memory.others += 11 * GB
+    asked = [world.use("a"), _load(world), world.use("a")]
+    told = await asyncio.gather(*asked, return_exceptions=True)
+    assert [getattr(error, "kind", None) for error in told] == [Kind.NOT_ENOUGH_MEMORY] * 3
+    assert world.state("a") is None
+
+
 async def test_a_broken_model_is_a_failed_one_also_with_options(world: World) -> None:
     world.launcher.faults.append(ServiceError(Kind.MODEL_BROKEN, "shard 2 is cut short"))
     with pytest.raises(ServiceError):
@@ -450,6 +471,6 @@ async def test_a_broken_model_is_a_failed_one_also_with_options(world: World) ->
     assert world.state("a") is State.FAILED
 
 
-async def _load(world: World, settings: Settings) -> None:
+async def _load(world: World, settings: Settings | None = None) -> None:
     async for _ in world.residency.load("a", settings):
         pass
