@@ -71,7 +71,7 @@ LOAD_OPTIONS = (
     LoadOption(
         "exact",
         Kind.TEXT,
-        "On a GPU, compute a request to the same bits whoever is served beside it: unless it costs "
+        "On a GPU, compute a request to the same bits whoever else is served: unless it costs "
         "a lone one more than a quarter (auto), always (on), never (off)",
         choices=_AUTO_ON_OFF,
     ),
