@@ -185,6 +185,27 @@ def test_policy_learned_from_requests_is_used_by_the_next_load(tmp_path, monkeyp
         assert engine.session.streaming.to_json()["policy"] == "lfu"
 
 
+def test_a_load_begins_with_the_experts_that_sat_in_slots(tmp_path):
+    folder = make_model("qwen3_moe", tmp_path / "model", num_experts=12)
+    options = {"stream_experts": "on", "expert_slots": 6, "records_dir": tmp_path / "records"}
+    with EngineHarness(folder, **options) as engine:
+        cold = engine.run(job())[0].content
+        engine.mlx.call(engine.session.watcher.idle).result(20)
+        sat = {layer.path: layer.wanted() for layer in engine.session.streaming.streamer.slotted}
+    with EngineHarness(folder, **options) as engine:
+        streaming = engine.session.streaming
+        assert {layer.path: layer.wanted() for layer in streaming.streamer.slotted} == sat
+        before = streaming.to_json()
+        assert before["problems"] == []
+        assert before["prefetched"] > 0  # what was read back, counted as read ahead
+        assert engine.run(job())[0].content == cold
+        assert streaming.to_json()["problems"] == []
+    [kept] = (tmp_path / "records" / "expert-slots").iterdir()
+    kept.write_text('{"model.layers.0.mlp.switch_mlp": [99]}')
+    with EngineHarness(folder, **options) as engine:
+        assert engine.run(job())[0].content == cold
+
+
 def test_unreadable_expert_ends_the_request_and_the_next_one_is_served(tmp_path):
     folder = make_model("qwen3_moe", tmp_path, num_experts=12)
     with EngineHarness(folder, stream_experts="on", expert_slots=2) as engine:

@@ -51,6 +51,7 @@ from swiftlm_engine.speculation.speculator import Speculator
 from swiftlm_engine.streaming.policy_choice import StreamWatcher, kept_policy
 from swiftlm_engine.streaming.reader import DEFAULT_THREADS, ReadFault
 from swiftlm_engine.streaming.report import NoCache, StreamingReport, StreamMode, StreamOptions
+from swiftlm_engine.streaming.warm_start import kept_experts, pays, read_back
 from swiftlm_engine.text.encoder import Encoder
 from swiftlm_engine.text.isolated_template import IsolatedTemplates
 from swiftlm_engine.text.jinja import template_sources
@@ -110,6 +111,7 @@ def open_session(
         vocab_size = _warm_up(weights.model, kv, ranks)
     if leader is None:
         weights = weights_check.checked(weights, kv.make, vocab_size, options)
+    _warm_start(weights.streaming, options, folder_facts, report)
     ranks.clear_pool()
     mx.clear_cache()
     trim()  # what casting the weights has left
@@ -268,7 +270,27 @@ def _compiler(text: ModelText, tokenizer: Any, vocab_size: int) -> ConstraintCom
 def _watcher(weights: LoadedWeights, options: EngineOptions, kv: KvCaches) -> StreamWatcher | None:
     if weights.streaming is None:
         return None
-    return StreamWatcher(weights.streaming, _policy_path(options, kv.facts))
+    policy, slots = _policy_path(options, kv.facts), _slots_path(options, kv.facts)
+    return StreamWatcher(weights.streaming, policy, slots)
+
+
+def _warm_start(
+    streaming: StreamingReport | None, options: EngineOptions, facts: FolderFacts, report: Report
+) -> None:
+    """The experts that sat in slots before come back, ahead of the first request."""
+    if streaming is None or streaming.mode is not StreamMode.EXPERTS:
+        return
+    kept = kept_experts(_slots_path(options, facts), streaming.num_experts)
+    if not kept or not pays(streaming.slots, streaming.num_experts):
+        return
+    began = time.monotonic()
+
+    def told(fraction: float) -> None:
+        report("warmup", fraction, "experts that were in use")
+
+    layers = streaming.streamer.slotted
+    num_read = read_back(layers, kept, streaming.slots, told)
+    log.info("warm start: %d experts read in %.1f s", num_read, time.monotonic() - began)
 
 
 def _subject(
@@ -375,6 +397,12 @@ def _policy_path(options: EngineOptions, facts: FolderFacts) -> Path | None:
     if options.records_dir is None:
         return None
     return options.records_dir / "slot-policies" / f"{facts.fingerprint}.json"
+
+
+def _slots_path(options: EngineOptions, facts: FolderFacts) -> Path | None:
+    if options.records_dir is None:
+        return None
+    return options.records_dir / "expert-slots" / f"{facts.fingerprint}.json"
 
 
 def _stream_options(options: EngineOptions, policy_path: Path | None) -> StreamOptions | None:

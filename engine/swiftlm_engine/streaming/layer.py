@@ -75,7 +75,7 @@ class StreamedExperts(nn.Module):
         super().__init__()
         self.experts = slots_bank.module  # seen by `parameters`: what is resident
         self.slots = slots
-        self._path = path
+        self.path = path
         self._bank = slots_bank
         self._source = _Source(components)
         self._banks = _Pair(*banks)
@@ -94,7 +94,7 @@ class StreamedExperts(nn.Module):
         self._streamer.settle()  # what is read ahead for this layer is in its slots from here on
         wanted = _most_wanted_first(ids)
         if self._streamer.trace is not None:
-            self._streamer.trace.add(self._path, wanted)
+            self._streamer.trace.add(self.path, wanted)
         seated, swept = seat(self.slots, wanted)
         self._fill_slots(seated)
         y = self._sweep(x, ids, seated, swept) if swept else self._direct(x, ids, seated)
@@ -127,6 +127,27 @@ class StreamedExperts(nn.Module):
             self._fresh.experts.update(install.expert for install in plan.installs)
 
         self._streamer.read_ahead(self._jobs(plan), done)
+
+    def wanted(self) -> list[int]:
+        return self.slots.most_wanted()
+
+    def take_in(self, experts: Sequence[int]) -> int:
+        plan = self.slots.plan(experts)
+        try:
+            self._unread.evaluate()
+            self._streamer.read(self._jobs(plan))
+        except BaseException:
+            self.slots.abandon(plan)
+            raise
+        self._forget(plan)
+        self.slots.commit(plan)
+        self._counters.evictions += plan.num_evicted
+        self._counters.ahead += len(plan.installs)
+        self._fresh.experts.update(install.expert for install in plan.installs)
+        return len(plan.installs)
+
+    def rank(self, experts: Sequence[int]) -> None:
+        self.slots.touch([expert for expert in reversed(experts) if expert in self.slots])
 
     def _jobs(self, plan: SlotPlan) -> list[Job]:
         source = self._source.components

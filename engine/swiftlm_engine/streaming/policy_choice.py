@@ -20,6 +20,7 @@ from swiftlm_engine.streaming.report import StreamingReport, StreamMode
 from swiftlm_engine.streaming.slots import PolicyKind
 from swiftlm_engine.streaming.streamer import Streamer
 from swiftlm_engine.streaming.trace import Trace, drain, replaying
+from swiftlm_engine.streaming.warm_start import SlotKeeper
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +29,20 @@ class StreamWatcher:
     """Says once that counters contradict each other, and learns the slot policy. The engine
     thread's."""
 
-    def __init__(self, report: StreamingReport, policy_path: Path | None) -> None:
+    def __init__(
+        self,
+        report: StreamingReport,
+        policy_path: Path | None,
+        slots_path: Path | None = None,
+    ) -> None:
         self._streamer = report.streamer
         self._seen: list[str] = []
         self._learner = None
         if policy_path is not None and report.mode is StreamMode.EXPERTS and self._streamer.slotted:
             self._learner = PolicyLearner(self._streamer, policy_path)
+        self._keeper = None
+        if slots_path is not None and report.mode is StreamMode.EXPERTS and self._streamer.slotted:
+            self._keeper = SlotKeeper(self._streamer.slotted, slots_path)
 
     def idle(self) -> bool:
         """True while it wants to be called again soon."""
@@ -42,6 +51,8 @@ class StreamWatcher:
         if problems and problems != self._seen:
             log.error("streaming counters contradict each other: %s", "; ".join(problems))
         self._seen = problems
+        if self._keeper is not None:
+            self._keeper.idle()
         return self._learner is not None and self._learner.idle()
 
 

@@ -33,6 +33,10 @@ class Policy(Protocol):
 
     def resize(self, num_slots: int) -> None: ...
 
+    def ranked(self) -> list[int]:
+        """Its experts, first to leave first."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Install:
@@ -78,6 +82,10 @@ class SlotMap:
 
     def slot(self, expert: int) -> int:
         return self._slots[expert]
+
+    def most_wanted(self) -> list[int]:
+        """The experts in slots, the last to leave first."""
+        return self._policy.ranked()[::-1]
 
     def touch(self, experts: Collection[int]) -> None:
         for expert in experts:
@@ -159,6 +167,9 @@ class LeastRecent:
 
     def resize(self, num_slots: int) -> None: ...
 
+    def ranked(self) -> list[int]:
+        return list(self._order)
+
 
 AGE_EVERY = 1024  # touches after which all counts are halved, so that old fame fades
 
@@ -187,6 +198,9 @@ class LeastFrequent:
 
     def resize(self, num_slots: int) -> None: ...
 
+    def ranked(self) -> list[int]:
+        return sorted(self._inside, key=self._counts.__getitem__)
+
     def _count(self, expert: int) -> None:
         self._counts[expert] = self._counts.get(expert, 0) + 1
         self._touches += 1
@@ -207,6 +221,10 @@ class S3Fifo:
     def resize(self, num_slots: int) -> None:
         self._ghosts = deque(self._ghosts, maxlen=num_slots)
         self._small_size = max(1, num_slots // 10)
+
+    def ranked(self) -> list[int]:
+        main = sorted(self._main, key=self._asked.__getitem__)
+        return [*self._small, *main]
 
     def add(self, expert: int) -> None:
         queue = self._main if expert in self._ghosts else self._small

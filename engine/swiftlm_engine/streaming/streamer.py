@@ -10,11 +10,12 @@ from typing import Protocol
 from swiftlm_engine.streaming.counters import StreamCounters
 from swiftlm_engine.streaming.reader import ExpertReader, Job, ReadFault, start_pool
 from swiftlm_engine.streaming.trace import Trace
+from swiftlm_engine.streaming.warm_start import WarmLayer
 
 log = logging.getLogger(__name__)
 
 
-class Slotted(Protocol):
+class Slotted(WarmLayer, Protocol):
     def resize(self, num_slots: int) -> None: ...
 
 
