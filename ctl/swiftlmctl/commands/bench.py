@@ -93,7 +93,7 @@ def cache(
     key: Key = "",
     json: Json = False,
 ) -> None:
-    """Whether the prefix cache hits, repeats the text and stays bounded."""
+    """Check that the prefix cache hits and the text stays the same."""
     from swiftlmctl.bench import cache as bench
     from swiftlmctl.bench.report import Report
 
@@ -176,7 +176,7 @@ def compare(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Compare with another OpenAI-compatible server, request by request."""
+    """Compare with another OpenAI-compatible server, in turns."""
     from swiftlmctl.bench import compare as bench
     from swiftlmctl.bench.endpoint import Endpoint
     from swiftlmctl.bench.report import Report

@@ -80,6 +80,23 @@ def set_value(
     from swiftlmctl.commands import config_file
 
     _report(config_file.write(key, value), key, json)
+    _warn_of(key)
+
+
+def _warn_of(key: str) -> None:
+    """What the daemon, if it runs, has to say of the new value: a default that is not here."""
+    from swiftlmctl import client, output
+    from swiftlmctl.errors import CtlError
+
+    async def warnings(daemon: client.Daemon) -> list[str]:
+        return [text for text in daemon.status.warnings if text.startswith(f"{key}: ")]
+
+    try:
+        found = client.call(warnings)
+    except CtlError:
+        return
+    for text in found:
+        output.warn(text)
 
 
 def unset(key: Key, json: Json = False) -> None:

@@ -32,7 +32,7 @@ def models(context: typer.Context, json: Json = False) -> None:
 
 
 def list_models(json: Json = False) -> None:
-    """List the models on this machine, with how each would run here."""
+    """List the models on this machine, and how each would run here."""
     from swiftlmctl import output
     from swiftlmctl.views import model_table
 

@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 
 def setup(no_start: NoStart = False, step: OneStep = None) -> None:
-    """Configure and start the service, fetch a small model, and ask it a question."""
+    """Configure and start the service; try it with a small model."""
     from swiftlm_proto.paths import locate
 
     paths = locate()

@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def uninstall(purge: Purge = False, yes: Yes = False, dry_run: DryRun = False) -> None:
-    """Remove the service and its files; models and configuration stay."""
+    """Remove the service; models and configuration stay."""
     from swiftlm_proto.paths import locate
     from swiftlmctl import output
     from swiftlmctl.service import choose

@@ -121,7 +121,9 @@ def unknown_option(key: str) -> ConfigError:
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
+    known = list(known)
+    named = [one for one in known if one.rpartition(".")[2] == key]
+    close = named[:1] or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 

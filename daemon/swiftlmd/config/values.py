@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import tomllib
 import types
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -220,12 +221,20 @@ def _list_from(text: str) -> Any:  # Any: checked by the form
 
 def _table_from(text: str) -> Any:  # Any: checked by the form
     stripped = text.strip()
-    if stripped.startswith("{"):
-        return _json(stripped)
+    if stripped.startswith("{"):  # as JSON has it, or TOML
+        found = _json(stripped)
+        return _toml(stripped) if isinstance(found, str) else found
     pairs = [part.partition("=") for part in stripped.split(",") if part.strip()]
     if any(not separator for _, separator, _ in pairs):
         return text
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _toml(text: str) -> Any:  # Any: checked by the caller's form
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def _json(text: str) -> Any:  # Any: checked by the caller's form

@@ -33,7 +33,7 @@ def test_no_help_text_uses_a_turn_that_readers_stumble_over() -> None:
 def summaries(group: Any, path: str = "") -> Iterator[str]:
     """Each line of a group's list of verbs on a terminal of 80 columns."""
     verbs = getattr(group, "commands", {})
-    room = 80 - 6 - max(map(len, verbs), default=0)
+    room = 78 - 6 - max(map(len, verbs), default=0)
     for name, verb in verbs.items():
         yield f"{path} {name}: {verb.get_short_help_str(room)}"
         yield from summaries(verb, f"{path} {name}")

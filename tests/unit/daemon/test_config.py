@@ -15,7 +15,7 @@ from swiftlmd.config.edit import set_value, unset_value, write_atomically
 from swiftlmd.config.http import http_options, key_hashes
 from swiftlmd.config.key_hash import key_hash
 from swiftlmd.config.live import LiveConfiguration
-from swiftlmd.config.load import ConfigError, load
+from swiftlmd.config.load import ConfigError, load, unknown_option
 from swiftlmd.config.migrate import migrate
 from swiftlmd.config.settings import NEVER, OPTIONS, Form, Settings
 from swiftlmd.config.values import checked, parsed, shown, size_bytes
@@ -472,3 +472,13 @@ def test_a_file_that_cannot_be_read_is_not_written_to(tmp_path: Path, broken: st
     with pytest.raises(ConfigError):
         set_value(file, "log.level", "debug", {"SWIFTLM_HTTP_PORT": "many"})
     assert file.read_text() == ""
+
+
+@pytest.mark.parametrize("text", ["{temperature = 0.3}", '{"temperature": 0.3}', "temperature=0.3"])
+def test_a_table_is_taken_as_toml_as_json_and_as_pairs(text: str) -> None:
+    assert dict(parsed(OPTIONS["engine.sampling"], text)) == {"temperature": "0.3"}
+
+
+def test_the_last_part_of_an_options_name_leads_to_the_option() -> None:
+    assert "did you mean 'engine.kv'?" in str(unknown_option("kv"))
+    assert "did you mean 'http.port'?" in str(unknown_option("port"))

@@ -168,9 +168,12 @@ def test_on_keeps_half_of_what_would_fit_on_disk(
     experts = plan.make_plan(moe, PlanRequest(stream=Toggle.ON), roomy).streaming
     assert experts is not None
     assert (experts.slots, experts.streamed_layers, experts.resident_layers) == (64, 48, 0)
-    layers = plan.make_plan(dense, PlanRequest(stream=Toggle.ON), roomy).layers
-    assert layers is not None
-    assert len(layers.streamed) == 16
+    made = plan.make_plan(dense, PlanRequest(stream=Toggle.ON), roomy)
+    assert made.layers is not None
+    assert len(made.layers.streamed) == 16
+    resident = plan.make_plan(dense, PlanRequest(), roomy)
+    assert made.settings.parallel == resident.settings.parallel  # it would cost no layer
+    assert not [text for text in made.reductions if "parallel" in text]
 
 
 def test_slots_for_all_experts_are_a_resident_model_with_its_parallel_untouched(

@@ -151,8 +151,10 @@ class Fitter:
     def _streamed_layers_candidates(self, ladder: list[Settings]) -> Iterator[Candidate]:
         """As for experts: what does not go into KV saves reads of every token."""
         narrowest = min(settings.parallel for settings in ladder)
+        wide = [self._streamed_layers(s) for s in ladder if s.parallel != narrowest]
         narrow = [self._streamed_layers(s) for s in ladder if s.parallel == narrowest]
-        yield from sorted(narrow, key=lambda c: c.layers.bytes_per_step if c.layers else 0)
+        # Where a wider batch costs no layer, it is not given up: those of `wide` come first.
+        yield from sorted(wide + narrow, key=lambda c: c.layers.bytes_per_step if c.layers else 0)
 
     def _ladder(self) -> Iterator[Settings]:
         """Settings in falling order of comfort, all at the context wished for."""
