@@ -754,6 +754,12 @@ go_headless() {
   if [ "$SYSTEM" = Darwin ]; then
     note "without a screen session the service runs while you are logged in over SSH; \
 docs/service.md says how to have it always"
+    case $(fdesetup status 2>/dev/null || :) in
+      *'FileVault is On'*)
+        note "FileVault is on: after a restart nothing answers, SSH neither, until somebody logs in \
+at the screen (\`sudo fdesetup authrestart\` restarts once without that)"
+        ;;
+    esac
   elif loginctl enable-linger 2>/dev/null; then
     say "systemd keeps your services without a login (loginctl disable-linger undoes it)"
   else

@@ -430,3 +430,21 @@ def test_shellcheck_has_no_complaint() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_headless_mac_with_filevault_is_told_that_nothing_answers_before_a_login(
+    make_box: MakeBox,
+) -> None:
+    box = make_box("launchd")
+    box.program("fdesetup", "echo FileVault is On.")
+    done = box.install("--headless", "--no-start")
+    assert done.returncode == 10, done.stderr
+    assert "FileVault is on" in done.stdout
+    box.program("fdesetup", "echo FileVault is Off.")
+    assert "FileVault" not in box.install("--headless", "--no-start").stdout
+
+
+def test_a_place_that_takes_no_folder_has_its_own_code(make_box: MakeBox) -> None:
+    """/proc takes none, from root neither: as a home on a read-only volume."""
+    done = make_box("none").install("--prefix", "/proc/swiftlm")
+    assert (done.returncode, "cannot" in done.stderr) == (73, True), done.stderr

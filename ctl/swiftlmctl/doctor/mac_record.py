@@ -13,6 +13,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -24,7 +25,8 @@ _PATIENCE_S = 20.0
 _LABEL = "io.github.swiftlm.swiftlmd"
 _SYSCTLS = (
     "hw.memsize", "hw.optional.arm64", "iogpu.rsrc_limit", "iogpu.wired_limit_mb",
-    "kern.memorystatus_vm_pressure_level", "machdep.cpu.brand_string", "sysctl.proc_translated",
+    "kern.boottime", "kern.memorystatus_vm_pressure_level", "machdep.cpu.brand_string",
+    "sysctl.proc_translated",
     "vm.compressor_mode", "vm.pagesize", "vm.swapusage",
 )  # fmt: skip
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -35,13 +37,40 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "footprint": ("/usr/bin/footprint", "-f", "bytes", "{engine}"),
     "mount": ("/sbin/mount",),
     "assertions": ("/usr/bin/pmset", "-g", "assertions"),
+    "filevault": ("/usr/bin/fdesetup", "status"),
 }
-# Asked in a process of its own, as an engine would see it: MLX must not load here.
-_MLX = (
-    "import json, time, mlx.core as mx; s = time.perf_counter(); a = mx.ones((64, 64)); "
-    "mx.eval(a @ a); print(json.dumps({**mx.device_info(), 'mlx': mx.__version__, "
-    "'first_product_s': time.perf_counter() - s}))"
-)
+# Asked in a process of its own, as an engine would see it: MLX must not load here. A kernel with an
+# error planted in it must be refused, or no error of a kernel would be seen; the first line stays
+# the last one where that ends the process.
+_MLX = """
+import json, time, mlx.core as mx
+start = time.perf_counter()
+a = mx.ones((64, 64))
+mx.eval(a @ a)
+found = {**mx.device_info(), "mlx": mx.__version__, "first_product_s": time.perf_counter() - start}
+
+def ran(body):
+    kernel = mx.fast.metal_kernel(
+        name="swiftlm_check", input_names=["x"], output_names=["y"], source=body)
+    x = mx.arange(32, dtype=mx.float32)
+    [y] = kernel(inputs=[x], grid=(32, 1, 1), threadgroup=(32, 1, 1), output_shapes=[(32,)],
+                 output_dtypes=[mx.float32])
+    return mx.array_equal(y, 2 * x).item()
+
+if mx.metal.is_available():
+    print(json.dumps({**found, "kernel": {"ended": True}}), flush=True)
+    kernel = {"right": False, "planted": "missed"}
+    try:
+        kernel["right"] = ran("uint i = thread_position_in_grid.x; y[i] = 2 * x[i];")
+    except Exception as error:
+        kernel["error"] = str(error)[-300:]
+    try:
+        ran("uint i = thread_position_in_grid.x; y[i] = no_such_name[i];")
+    except Exception:
+        kernel["planted"] = "caught"
+    found["kernel"] = kernel
+print(json.dumps(found))
+"""
 
 Run = Callable[[Sequence[str]], str]
 
@@ -57,6 +86,7 @@ class MacRecord:
     machine: dict[str, Any] = field(default_factory=dict)
     models: list[dict[str, Any]] = field(default_factory=list)
     checks: list[dict[str, Any]] = field(default_factory=list)  # the daemon's own doctor
+    clocks: dict[str, float] = field(default_factory=dict)  # seconds: awake, with_sleep, date
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:
@@ -94,6 +124,7 @@ def record(
         machine=status.get("machine") or {},
         models=models,
         checks=checks,
+        clocks=_clocks(),
     )  # fmt: skip
     return anonymous(found, Path.home(), _user(), socket.gethostname())
 
@@ -129,6 +160,16 @@ def _last_object(text: str) -> dict[str, Any]:
     except (ValueError, IndexError):
         return {"error": text[-500:] or "MLX did not answer"}
     return found if isinstance(found, dict) else {"error": text[-500:]}
+
+
+def _clocks() -> dict[str, float]:
+    """As the daemon reads them to notice that the Mac slept."""
+    with_sleep = getattr(time, "CLOCK_MONOTONIC_RAW", time.CLOCK_MONOTONIC)
+    return {
+        "awake": time.monotonic(),
+        "with_sleep": time.clock_gettime(with_sleep),
+        "date": time.time(),
+    }
 
 
 def _wheel() -> str:

@@ -19,7 +19,10 @@ _FOOTPRINTS_AGREE = 0.05
 _MUCH_SWAP = 2 * 10**9
 _SLOW_PRODUCT_S = 20.0
 _KLD = 0.05
-_FOREIGN = ("exfat", "msdos", "ntfs", "smbfs", "nfs", "webdav")
+_FOREIGN = ("exfat", "msdos", "ntfs")
+_REMOTE = ("smbfs", "nfs", "webdav", "afpfs")
+_FASTEST_SSD_GB_S = 16.0
+_CLOCK_OFF_S, _BOOT_OFF_S = 1.0, 300.0  # the date may have been set since the start
 
 
 def verdicts(record: MacRecord) -> list[m.DoctorCheck]:
@@ -181,12 +184,86 @@ def _models(record: MacRecord) -> Iterator[m.DoctorCheck]:
             yield _check("price", "warn", words, "swiftlmctl mem --json, in a report")
 
 
+def _kernels(record: MacRecord) -> Iterator[m.DoctorCheck]:
+    """A kernel of ours gives what it should, and one with an error is refused."""
+    found = record.mlx.get("kernel")
+    if not found:
+        return
+    if found.get("ended"):
+        reason = "MLX ended while it built a Metal kernel"
+        yield _check("Metal kernels", "fail", reason, "swiftlmctl doctor --mac --json, in a report")
+    elif not found.get("right"):
+        reason = f"a kernel that doubles numbers does not: {found.get('error', 'wrong numbers')}"
+        yield _check("Metal kernels", "fail", reason, "swiftlmctl doctor --mac --json, in a report")
+    elif found.get("planted") != "caught":
+        reason = "a kernel with an error in it was not refused: faults of kernels go unseen"
+        yield _check("Metal kernels", "fail", reason, "swiftlmctl doctor --mac --json, in a report")
+    else:
+        yield _check("Metal kernels", "pass", "ours compute, and a planted error is refused")
+
+
+def _streaming(record: MacRecord) -> Iterator[m.DoctorCheck]:
+    """What engines counted of reading experts and layers from disk."""
+    for model in record.models:
+        text = str((model.get("stats") or {}).get("stream_counters") or "")
+        if not text:
+            continue
+        found = json.loads(text)
+        speed, name = float(found.get("gb_per_s") or 0), model["model"]
+        words = f"{name}: {found.get('bytes', 0) / 1e9:.1f} GB from disk at {speed:.1f} GB/s"
+        if found.get("hit_rate"):
+            words += f", {found['hit_rate']:.0%} of the experts were in memory"
+        if found.get("read_errors"):
+            words += f", {found['read_errors']} reads failed"
+            yield _check("streaming", "fail", words, f"swiftlmctl models repair {name}")
+        elif not found.get("reads"):
+            reason = f"{name} was loaded to be streamed, and nothing was read yet"
+            yield _check("streaming", "warn", reason, f"swiftlmctl run -m {name} hello")
+        elif speed > _FASTEST_SSD_GB_S or found.get("nocache") is False:
+            words += ": that is the page cache of macOS, which takes memory from the model"
+            yield _check("streaming", "warn", words, "swiftlmctl doctor --mac --json, in a report")
+        elif found.get("degraded"):
+            words += f"; {'; '.join(map(str, found.get('problems') or []))}"
+            yield _check("streaming", "warn", words, f"swiftlmctl plan {name} -v")
+        else:
+            yield _check("streaming", "pass", words)
+
+
+def _clock(record: MacRecord) -> Iterator[m.DoctorCheck]:
+    """The clock that runs on while the Mac sleeps, by which waking is noticed."""
+    clocks = record.clocks
+    if not clocks:
+        return
+    slept = clocks["with_sleep"] - clocks["awake"]
+    boot = re.search(r"sec = (\d+)", sysctl(record, "kern.boottime"))
+    off = clocks["date"] - int(boot[1]) - clocks["with_sleep"] if boot else 0.0
+    if slept < -_CLOCK_OFF_S or off > _BOOT_OFF_S:
+        missing = max(-slept, off)
+        reason = f"{missing:.0f} s are missing in the clock that runs on in sleep: waking is missed"
+        yield _check("sleep clock", "fail", reason, "swiftlmctl doctor --mac --json, in a report")
+    else:
+        yield _check("sleep clock", "pass", f"slept {max(0.0, slept) / 3600:.1f} h since the start")
+
+
+def _filevault(record: MacRecord) -> Iterator[m.DoctorCheck]:
+    if "FileVault is On" in record.commands.get("filevault", ""):
+        words = "on: after a restart the service answers once you have logged in at the screen"
+        yield _check("FileVault", "pass", words)
+
+
 def _volumes(record: MacRecord) -> Iterator[m.DoctorCheck]:
     found = re.findall(r"^\S+ on (/Volumes/.+?) \((\w+)", record.commands.get("mount", ""), re.M)
     foreign = [f"{place} ({kind})" for place, kind in found if kind in _FOREIGN]
+    remote = [f"{place} ({kind})" for place, kind in found if kind in _REMOTE]
     if foreign:
         words = f"{', '.join(foreign)}: models there load, slower than from APFS"
         yield _check("volumes", "pass", words)
+    if remote:
+        words = (
+            f"{', '.join(remote)}: models there load at the speed of the network; keep one that "
+            "is larger than memory on a disk of this Mac"
+        )
+        yield _check("network volumes", "pass", words)
 
 
 def _daemon(record: MacRecord) -> Iterator[m.DoctorCheck]:
@@ -205,5 +282,6 @@ def _check(name: str, status: str, reason: str, fix: str = "") -> m.DoctorCheck:
 
 _Examine = Callable[[MacRecord], Iterator[m.DoctorCheck]]
 _EXAMINED: tuple[_Examine, ...] = (
-    _metal, _wheel, _system, _pressure, _job, _models, _footprint, _volumes, _daemon
+    _metal, _wheel, _system, _kernels, _pressure, _job, _models, _streaming, _footprint, _clock,
+    _filevault, _volumes, _daemon
 )  # fmt: skip

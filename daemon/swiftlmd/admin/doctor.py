@@ -19,6 +19,7 @@ from pathlib import Path
 from swiftlm_proto import messages as m
 from swiftlm_proto.exit_codes import DaemonExit
 from swiftlm_proto.paths import Paths
+from swiftlmd.admin import local_network
 from swiftlmd.admin.self_check import SelfCheck, mlx_check
 from swiftlmd.config.settings import Settings
 from swiftlmd.engines import blas
@@ -51,6 +52,7 @@ class Doctor:
             self._memory(),
             *([await self._blas()] if self.platform == "linux" else []),
             *([self._thermal()] if self.platform == "darwin" else []),
+            *([await asyncio.to_thread(local_network.check)] if self.platform == "darwin" else []),
             _open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
             _disk(self.paths.cache),
             _address(settings),

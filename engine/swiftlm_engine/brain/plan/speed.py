@@ -81,8 +81,7 @@ _CPU_PENALTY = Range(20.0, 55.0)
 def prior_speed(device_name: str, accelerator: str, num_cores: int = 2) -> MachineSpeed:
     """What to expect of a device before anything is measured."""
     if accelerator == "metal":
-        chip = device_name.removeprefix("Apple ").strip()
-        bandwidth, tflops = _APPLE.get(chip, (100, 3.5))
+        bandwidth, tflops = _apple(device_name.removeprefix("Apple ").strip())
         return MachineSpeed(
             memory_bytes_s=Range(0.55e9 * bandwidth, 0.85e9 * bandwidth),
             float_ops_s=Range(0.35e12 * tflops, 0.75e12 * tflops),
@@ -102,6 +101,15 @@ def prior_speed(device_name: str, accelerator: str, num_cores: int = 2) -> Machi
         base.float_ops_s.scaled(share),
         base.packed_ops_s.scaled(share),
     )
+
+
+def _apple(chip: str) -> tuple[float, float]:
+    """One that nobody has heard of is taken for the newest known one of its size."""
+    if chip in _APPLE:
+        return _APPLE[chip]
+    size = chip.partition(" ")[2]
+    known = [figures for name, figures in _APPLE.items() if name.partition(" ")[2] == size]
+    return known[-1] if known and chip.startswith("M") else (100, 3.5)
 
 
 def predict(facts: ModelFacts, machine: MachineSpeed, step: StepCost) -> PredictedSpeed:
