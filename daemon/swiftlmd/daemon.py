@@ -42,6 +42,7 @@ from swiftlmd.hosts.checks import Examiner
 from swiftlmd.hosts.survey import Survey
 from swiftlmd.http.app import make_app, make_runner
 from swiftlmd.http.certificates import own_names
+from swiftlmd.http.chats.store import ChatStore
 from swiftlmd.http.context import CONTEXT, GUARD
 from swiftlmd.http.lan_port import LanPort
 from swiftlmd.http.limits import Exchanges
@@ -256,6 +257,7 @@ class Daemon:
             admin=admin,
             store=store,
             sessions=self._sessions,
+            chats=ChatStore(given.paths.state / "chats" / "chats.sqlite3"),
         )
         self._guard = app[GUARD]
         self._exchanges = app[CONTEXT].exchanges

@@ -20,6 +20,7 @@ from swiftlm_proto import messages as m
 from swiftlmd.config.http import HttpOptions
 from swiftlmd.faults import Kind, ModelNotFound, ServiceError
 from swiftlmd.http.app import make_app, make_runner
+from swiftlmd.http.chats.store import ChatStore
 from swiftlmd.http.sessions import Sessions
 
 MODEL = "scripted-1"
@@ -197,12 +198,19 @@ async def serve(
     sessions: Sessions | None = None,
     clock: Callable[[], float] = time.time,
     port: int = 0,
+    chats: ChatStore | None = None,
 ) -> AsyncIterator[Server]:
     """A real aiohttp server on a free loopback port, or on that of an earlier one."""
     backend = backend or ScriptedBackend()
     options = options or HttpOptions(port=0)
     app = make_app(
-        backend, options, clock=clock, admin=admin, store=store, sessions=sessions or Sessions()
+        backend,
+        options,
+        clock=clock,
+        admin=admin,
+        store=store,
+        sessions=sessions or Sessions(),
+        chats=chats,
     )
     runner = make_runner(app)
     await runner.setup()

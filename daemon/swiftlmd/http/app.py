@@ -23,6 +23,8 @@ from swiftlmd.http import access_log, admin_operations
 from swiftlmd.http import web as companion
 from swiftlmd.http.admin_operations import PAGE_DOWNLOADS, PageDownloads
 from swiftlmd.http.channel import deliver
+from swiftlmd.http.chats.routes import Chats
+from swiftlmd.http.chats.store import ChatStore
 from swiftlmd.http.context import CONTEXT, GUARD, RECORD, AppContext, RequestLog
 from swiftlmd.http.errors import error_response, from_http_exception
 from swiftlmd.http.generation import LEFT, client_name, client_of
@@ -74,10 +76,11 @@ def make_app(
     admin: m.AdminBase | None = None,
     store: m.StoreBase | None = None,
     sessions: Sessions | None = None,
+    chats: ChatStore | None = None,
 ) -> web.Application:
     """Raises ValueError for options that must not be served (`HttpOptions.check`).
 
-    `admin` and `store` add `/admin`, their operations.
+    `admin` and `store` add `/admin`, their operations; `chats` adds `/chats`.
     """
     options.check()
     app = web.Application(middlewares=[_observe, _protect], client_max_size=options.max_body_bytes)
@@ -107,7 +110,8 @@ def make_app(
 
     app.on_cleanup.append(close)
     app.on_response_prepare.append(_mark)
-    app[ROUTE_TABLE] = (*_routes(options, admin, store), _session_route(sessions))
+    kept = Chats(chats).routes() if chats and options.web else ()
+    app[ROUTE_TABLE] = (*_routes(options, admin, store), _session_route(sessions), *kept)
     app[SCOPES] = {route.name: route.scope for route in app[ROUTE_TABLE]}
     for route in app[ROUTE_TABLE]:
         _add(app.router, route)
