@@ -9,6 +9,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 from grpclib.server import Server
@@ -115,7 +116,9 @@ class FakeAdmin(m.AdminBase):
         if message.key not in self.config:
             fault = m.Fault(message=f"unknown option '{message.key}'; did you mean 'http.port'?")
             return m.ConfigReply(fault=fault)
-        changed = m.ConfigEntry(message.key, message.value, "file", "Port.", needs_restart=True)
+        changed = replace(
+            self.config[message.key], value=message.value, origin="file", needs_restart=True
+        )
         self.config[message.key] = changed
         return m.ConfigReply(entries=[changed])
 

@@ -109,7 +109,7 @@ class LiveConfiguration:
                 origin=origins[key],
                 help=option.help,
                 needs_restart=option.needs_restart,
-                form=option.form.value,
+                form=option.accepts,
                 default=shown(option, option.default),
             )
             for key, option in OPTIONS.items()
@@ -129,7 +129,7 @@ class LiveConfiguration:
         usual = shown(option, getattr(self.settings, option.name))
         origin = "file" if is_own else self._configuration.origins[option.key]
         key, meaning = model_key(model, name), f"For {model} alone. {option.help}"
-        form = option.form.value
+        form = option.accepts
         return ConfigEntry(key, shown(option, value), origin, meaning, False, form, usual)
 
     def changed(self, changes: Changes) -> list[ConfigEntry]:

@@ -57,6 +57,11 @@ class Option:
         return "SWIFTLM_" + self.key.upper().replace(".", "_")
 
     @property
+    def accepts(self) -> str:
+        """The values it can have, or their form: what a page needs to offer a field."""
+        return " | ".join(choice or '""' for choice in self.choices) or self.form.value
+
+    @property
     def flag(self) -> str:
         return "--" + self.key.replace(".", "-").replace("_", "-")
 
