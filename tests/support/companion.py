@@ -21,6 +21,14 @@ async def ask(page, question):
     await page.keyboard.press("Enter")
 
 
+async def until(page, expression):
+    """Until the page says so. Playwright's own `wait_for_function` asks again by `eval`, which the
+    policy of the page forbids."""
+    async with asyncio.timeout(30):
+        while not await page.evaluate(expression):
+            await page.wait_for_timeout(100)
+
+
 async def shot(page, name):
     """Pictures for the documentation, when a folder for them is named."""
     if folder := os.environ.get("COMPANION_PICTURES"):

@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(missing)
-            item.add_marker(pytest.mark.timeout(60))
+            item.add_marker(pytest.mark.timeout(150))
 
 
 @pytest.fixture

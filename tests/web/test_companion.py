@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import live_daemon
-from companion import ask
+from companion import ask, until
 from fake_store import FakeStore, offered
 from scripted_backend import ScriptedBackend, serve, text
 
@@ -127,7 +127,7 @@ async def test_the_shell_opens_when_the_daemon_is_away(page, admin):
     async with serve(admin=admin) as server:
         await page.goto(server.url)
         await page.evaluate("navigator.serviceWorker.ready")
-        await page.wait_for_function("caches.match('/web/style.css').then(Boolean)")
+        await until(page, "caches.match('/web/style.css').then(Boolean)")
     await page.reload()
     await page.get_by_text("Daemon away").wait_for()
 

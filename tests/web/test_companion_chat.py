@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from companion import ask
+from companion import ask, until
 from scripted_backend import ScriptedBackend, serve, text
 
 from swiftlm_proto import messages as m
@@ -206,13 +206,14 @@ async def test_a_look_elsewhere_costs_no_draft_and_no_choice(page, admin):
             await done(page)
             await page.keyboard.press("Alt+n")
         await page.get_by_role("button", name="older", exact=True).click()
-        await page.get_by_label("Model").select_option("other")
+        await page.get_by_role("button", name="Model: ").click()
+        await page.get_by_role("dialog").get_by_role("button", name="other").click()
         await page.get_by_label("Message").fill("half a thou")
         await page.keyboard.press("Alt+3")
         await page.get_by_role("heading", name="Monitor").wait_for()
         await page.keyboard.press("Alt+1")
         assert await page.get_by_label("Message").input_value() == "half a thou"
-        assert await page.get_by_label("Model").input_value() == "other"
+        await page.get_by_role("button", name="Model: other").wait_for()
         await page.locator(".user", has_text="older").wait_for()
         address = page.url
         assert "#chat/" in address
@@ -407,7 +408,7 @@ async def test_views_that_were_opened_while_the_daemon_was_away_recover(page, ad
     async with serve(admin=admin) as server:
         await page.goto(f"{server.url}/#models")
         await page.evaluate("navigator.serviceWorker.ready")
-        await page.wait_for_function("caches.match('/web/style.css').then(Boolean)")
+        await until(page, "caches.match('/web/style.css').then(Boolean)")
         port = server.port
     await page.reload()
     await page.get_by_text("Daemon away").wait_for()
@@ -416,3 +417,21 @@ async def test_views_that_were_opened_while_the_daemon_was_away_recover(page, ad
     async with serve(admin=admin, port=port) as server:
         await page.locator(".entry").first.wait_for()
         assert await page.get_by_text("Failed to fetch").count() == 0
+
+
+async def test_a_new_chat_stays_open_after_one_that_was_opened_from_the_list(page, admin):
+    async with serve(ScriptedBackend(default=text("ok")), admin=admin) as server:
+        await page.goto(server.url)
+        await ask(page, "older")
+        await done(page)
+        await page.keyboard.press("Alt+n")
+        await page.get_by_text("What is on your mind?").wait_for()
+        await page.get_by_role("button", name="older", exact=True).click()
+        await page.locator(".user", has_text="older").wait_for()
+        await page.keyboard.press("Alt+n")
+        await page.get_by_text("What is on your mind?").wait_for()
+        await ask(page, "newer")
+        await done(page)
+        assert await page.locator(".user .text").all_inner_texts() == ["newer"]
+        await page.go_back()
+        await page.locator(".user", has_text="older").wait_for()

@@ -93,8 +93,14 @@ async def test_a_download_shows_its_ring_speed_and_time_left(page, admin):
         await page.goto(f"{server.url}/#models")
         await page.get_by_label("25 %").wait_for()
         await page.get_by_text("75 MB/s · 2 min left").wait_for()
-        await page.get_by_role("button", name="Cancel").click()
+        await page.get_by_role("button", name="Pause").click()
         assert (await admin.pulls.get()).cancel
+        admin.daemon.downloads[0].state = "failed"
+        admin.daemon.downloads[0].error = "the network went away"
+        await page.get_by_role("button", name="Resume").click()
+        assert (await admin.pulls.get()).model == "big/model"
+        admin.daemon.downloads[0].state = "queued"
+        await page.get_by_text("waiting for its turn").wait_for()
 
 
 async def test_a_loaded_model_is_pinned_and_unpinned(page, admin):
@@ -111,9 +117,19 @@ async def test_the_monitor_shows_memory_by_kind_disk_and_requests(page, admin):
         await page.get_by_label("Memory: weights 1.0 GB, kv 600 MB").wait_for()
         await page.get_by_text("pressure normal").wait_for()
         await page.get_by_text("thermal nominal").wait_for()
-        await page.get_by_text("GB/s").wait_for()
+        await page.get_by_label("SSD: 0.0 GB/s").wait_for()
         await page.get_by_label("Tokens per second: 61.5").wait_for()
         await page.get_by_role("button", name="1 h").click()
+        chart = page.get_by_label("Tokens per second: 61.5")
+        assert (await chart.locator(".axis").inner_text()).split() == ["80.0", "40.0", "0.0"]
+        assert (await chart.locator(".times").inner_text()).split("\n")[-1] == "now"
+        await chart.hover()
+        await chart.locator(".tip").get_by_text("61.5").wait_for()
+        await page.mouse.move(0, 0)
+        await chart.locator(".tip").wait_for(state="detached")
+        await chart.focus()
+        await page.keyboard.press("ArrowLeft")
+        await chart.locator(".tip").get_by_text("61.5").wait_for()
         await page.get_by_role("row", name="decode").get_by_role("button", name="Cancel").wait_for()
 
 

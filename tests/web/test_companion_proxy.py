@@ -10,7 +10,7 @@ from pathlib import Path
 
 import aiohttp
 from aiohttp import web
-from companion import Machine, ask
+from companion import Machine, ask, until
 from scripted_backend import Server, serve
 
 import swiftlmd
@@ -78,7 +78,7 @@ async def opened(page, proxy: Proxy) -> None:
     await page.goto(proxy.url)
     await page.get_by_text("Ready", exact=True).wait_for()
     await page.evaluate("navigator.serviceWorker.ready")
-    await page.wait_for_function("navigator.serviceWorker.controller !== null")
+    await until(page, "navigator.serviceWorker.controller !== null")
 
 
 async def test_page_and_api_work_below_a_path(page, admin, sessions):

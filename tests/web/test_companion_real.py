@@ -43,9 +43,10 @@ async def test_from_the_first_run_to_the_first_answer(page, smollm2):
         async with live_daemon.daemon(home, real=True) as daemon:
             await page.goto(daemon.url)
             await page.get_by_text("The model loads with your first question.").wait_for()
-            await page.get_by_text("System prompt and sampling").click()
-            await page.get_by_label("temperature").fill("0")
-            await page.get_by_label("max tokens").fill("24")
+            await page.get_by_role("button", name="System prompt and sampling").click()
+            await page.get_by_label("Temperature", exact=True).fill("0")
+            await page.get_by_label("Max tokens").fill("24")
+            await page.keyboard.press("Escape")
             await ask(page, "What is the capital of France?")
             await page.locator(".assistant .figures").wait_for(timeout=150_000)
             answer = await page.locator(".assistant").inner_text()

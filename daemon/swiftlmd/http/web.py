@@ -29,6 +29,13 @@ _POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
+# Shows HTML that a model wrote: of no origin, without any network, framed by our page alone.
+_PREVIEW = "preview.html"
+_PREVIEW_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data:; font-src data:; media-src data:; "
+    "form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
+)
 _AT_THE_ROOT = ("manifest.webmanifest",)
 _VERSION = "X-Page-Version"
 _HEADERS = {
@@ -67,6 +74,8 @@ def _answer(request: web.BaseRequest, name: str) -> web.Response:
         raise web.HTTPNotFound
     body, kind, tag = known
     headers = {**_HEADERS, "ETag": tag, "Content-Type": kind, "Vary": "Accept, Accept-Encoding"}
+    if name == _PREVIEW:
+        headers["Content-Security-Policy"] = _PREVIEW_POLICY
     if request.headers.get("If-None-Match") == tag:
         return web.Response(status=304, headers=headers)
     response = web.Response(body=body, headers=headers)

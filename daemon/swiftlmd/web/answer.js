@@ -3,6 +3,7 @@ import { keptAnswer } from "./api.js";
 import { withFiles } from "./files.js";
 import { waitWords } from "./format.js";
 import { withPictures } from "./pictures.js";
+import { t } from "./texts.js";
 
 const TURN_MS = 12; // a burst of events leaves the page its share of time
 
@@ -29,6 +30,12 @@ export const asMessages = (talk, shown) => [
       content: withPictures(withFiles(text, files), images) })),
 ];
 
+// While it is written; the daemon's own figures come with the last event.
+function pace({ begun = performance.now(), pieces = 0 }) {
+  const passed = (performance.now() - begun) / 1000;
+  return { begun, pieces: pieces + 1, speedNow: passed > 0.5 ? pieces / passed : 0 };
+}
+
 const breath = () => new Promise((resume) => { setTimeout(resume); });
 
 // Streams the answer that the daemon keeps under `key` into `message`, telling `onChange` each
@@ -51,6 +58,7 @@ export async function answer(key, body, message, signal, onChange) {
         message = { ...message, thought: performance.now() - from };
       }
       message = merge(message, delta);
+      if (delta.content || delta.reasoning_content) message = { ...message, ...pace(message) };
       if (choice?.finish_reason) message = { ...message, reason: choice.finish_reason };
       if (event.usage) message = { ...message, ...figures(event) };
       onChange(message);
@@ -63,8 +71,9 @@ export async function answer(key, body, message, signal, onChange) {
     const stopped = error.name === "AbortError";
     const lost = error.status === 404 || error.status === 410;
     message = { ...message, ...(stopped ? { reason: "stopped" } : { reason: "broken",
-      error: lost ? "The daemon was restarted before this answer was complete." : error.message,
+      error: lost ? t("daemonRestarted") : error.message,
       code: error.code }) };
   }
-  return message;
+  const { begun, pieces, speedNow, ...last } = message; // of interest while it was written
+  return last;
 }

@@ -104,6 +104,10 @@ export async function* keptAnswer(key, body, signal) {
   }
 }
 
+export const request = async (method, path, body) => (await send(method, path, body)).json();
+
+export const complete = async (body) => (await send("POST", "/v1/chat/completions", body)).json();
+
 export const forgetAnswer = (key) => send("DELETE", `/v1/answers/${key}`).catch(() => {});
 
 export const pairWith = async (token, name) => (await send("POST", "/pair", { token, name })).json();

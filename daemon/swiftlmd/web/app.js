@@ -1,21 +1,22 @@
-import { html, render, useEffect, useState } from "./vendor/htm-preact.js";
+import { html, render, useEffect, useLayoutEffect, useState } from "./vendor/htm-preact.js";
 import { CHANGED, call } from "./api.js";
 import { Chat } from "./chat.js";
-import { start } from "./chats.js";
-import { Models } from "./models.js";
-import { Monitor } from "./monitor.js";
+import { open, start } from "./chats.js";
+import { Icon } from "./icons.js";
 import { Pair, pairingToken } from "./pair.js";
+import { lazily } from "./parts.js";
+import { VIEWS, go, place } from "./places.js";
 import { remember } from "./samples.js";
-import { Settings } from "./settings.js";
 import { stateOf } from "./states.js";
+import { loadTexts, t } from "./texts.js";
+import { applyTheme } from "./theme.js";
 
-const VIEWS = { chat: Chat, models: Models, monitor: Monitor, settings: Settings };
-const NAMES = Object.keys(VIEWS);
-// The view, and behind a slash what of it: `#chat/ID`.
-const place = () => {
-  const [view, path = ""] = location.hash.slice(1).split("/");
-  return view in VIEWS ? { view, path } : { view: "chat", path: "" };
-};
+const Palette = lazily(() => import("./palette.js").then((found) => found.Palette));
+const SHOWN = { chat: Chat,
+  models: lazily(() => import("./models.js").then((found) => found.Models)),
+  monitor: lazily(() => import("./monitor.js").then((found) => found.Monitor)),
+  settings: lazily(() => import("./settings.js").then((found) => found.Settings)) };
+const ICONS = { chat: "message-square", models: "boxes", monitor: "activity", settings: "settings" };
 const EVERY_MS = 2000;
 
 // The daemon's status, asked again every two seconds while somebody looks.
@@ -23,17 +24,21 @@ function useStatus() {
   const [status, setStatus] = useState({ link: "asking", models: [], downloads: [] });
   useEffect(() => {
     let timer;
+    let latest = 0;
     const ask = async () => {
       clearTimeout(timer);
       if (document.hidden) return;
+      const turn = ++latest;
+      let next;
       try {
         const found = await call("status");
-        remember(found);
-        setStatus({ link: "up", ...found });
+        next = () => { remember(found); setStatus({ link: "up", ...found }); };
       } catch (error) {
         const link = error.status === 401 ? "locked" : error.status ? "failed" : "away";
-        setStatus((old) => ({ ...old, link }));
+        next = () => setStatus((old) => ({ ...old, link }));
       }
+      if (turn !== latest) return; // asked again meanwhile: that answer is newer
+      next();
       timer = setTimeout(ask, EVERY_MS);
     };
     ask();
@@ -50,39 +55,53 @@ function Lock() {
     localStorage.setItem("key", event.target.elements.key.value.trim());
     location.reload();
   };
-  return html`<main><form class="lock card" onSubmit=${unlock}><h1>This service needs a key</h1>
-    <p class="dim">Paste one, or pair this device: Settings, Network on a screen that is let in.
-      It stays in this browser.</p>
-    <input name="key" type="password" autofocus aria-label="API key" required />
-    <button class="main">Continue</button></form></main>`;
+  const refused = Boolean(localStorage.getItem("key"));
+  return html`<main><form class="lock card" onSubmit=${unlock}><h1>${t("lockTitle")}</h1>
+    ${refused && html`<p class="error notice" role="alert">${t("lockRefused")}</p>`}
+    <p class="dim">${t("lockText")}</p>
+    <input name="key" type="password" autofocus aria-label=${t("apiKey")} required />
+    <button class="main">${t("continue")}</button></form></main>`;
+}
+
+function Rail({ view, status }) {
+  const [tone, text] = stateOf(status);
+  return html`<nav class="rail" aria-label=${t("sections")}>
+    <a class="brand" href="#chat" aria-label="swiftlm"><img src="web/icon.svg" alt="" /></a>
+    ${VIEWS.map((name) => html`<a href=${`#${name}`} aria-current=${name === view ? "page" : null}>
+      <span class="pill"><${Icon} name=${ICONS[name]} /></span><span>${t(name)}</span></a>`)}
+    <span class=${`state ${tone}`} role="status">${text}</span></nav>`;
 }
 
 function App() {
   const status = useStatus();
-  const [{ view, path }, setPlace] = useState(place());
-  useEffect(() => {
-    addEventListener("hashchange", () => setPlace(place()));
-    setPlace(place());  // what changed between the first rendering and now
+  const [{ view }, setPlace] = useState(place());
+  const [searching, setSearching] = useState(false);
+  // With the drawing, not after it: an address that is changed in between would be missed.
+  useLayoutEffect(() => {
+    addEventListener("hashchange", () => {
+      const there = place();
+      if (there.view === "chat" && there.path) open(there.path);
+      setPlace(there);
+    });
     addEventListener("keydown", (event) => {
       // By the place of the key: with Alt a Mac writes another character.
-      const name = NAMES[Number(event.code.match(/^Digit(\d)$/)?.[1]) - 1];
-      if (name && event.altKey) { event.preventDefault(); location.hash = name; }
+      const name = VIEWS[Number(event.code.match(/^Digit(\d)$/)?.[1]) - 1];
+      if (name && event.altKey) { event.preventDefault(); go(name); }
+      if (event.code === "KeyK" && (event.metaKey || event.ctrlKey)) { event.preventDefault(); setSearching(true); }
     });
   }, []);
   const token = pairingToken();
   if (token) return html`<${Pair} token=${token} />`;
   if (status.link === "locked") return html`<${Lock} />`;
-  const [tone, text] = stateOf(status);
-  const View = VIEWS[view];
-  return html`<header><a class="brand" href="#chat"><img src="web/icon.svg" alt="" />swiftlm</a>
-    <nav aria-label="Sections">${NAMES.map((name) => html`<a href=${`#${name}`}
-      aria-current=${name === view ? "page" : null}>${name}</a>`)}</nav>
-    <span class="state ${tone}" role="status">${text}</span></header>
-    ${status.link === "away" && html`<p class="away" role="alert">The daemon is away. Your
-      conversations are here; the page goes on by itself when it is back.</p>`}
-    <main class=${view}><${View} status=${status} path=${path} /></main>`;
+  const View = SHOWN[view];
+  return html`<${Rail} view=${view} status=${status} /><div class="page">
+    ${status.link === "away" && html`<p class="away" role="alert">${t("awayText")}</p>`}
+    <main class=${view}><${View} status=${status} onSearch=${() => setSearching(true)} /></main></div>
+    ${searching && html`<${Palette} status=${status} onClose=${() => setSearching(false)} />`}`;
 }
 
+applyTheme();
+await loadTexts();
 start(place().view === "chat" ? place().path : "");
 render(html`<${App} />`, document.getElementById("app"));
 navigator.serviceWorker?.register("sw.js").catch(() => {});

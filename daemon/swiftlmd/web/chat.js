@@ -1,38 +1,31 @@
-import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import * as chat from "./chats.js";
 import { Composer } from "./composer.js";
 import * as talks from "./conversations.js";
-import { shortest } from "./format.js";
+import { short } from "./format.js";
+import { Icon, IconButton } from "./icons.js";
 import { Message } from "./message.js";
+import { lazily } from "./parts.js";
+import { ModelButton, ModelPicker } from "./picker.js";
+import { go, place } from "./places.js";
+import { isSheetOpen } from "./sheet.js";
 import { Notice, Welcome } from "./states.js";
-import { TalkChoice, TalkList } from "./talklist.js";
+import { TalkDrawer, TalkList } from "./talklist.js";
+import { t } from "./texts.js";
 
-const SAMPLING = { temperature: [0, 2, 0.05], top_p: [0, 1, 0.05], top_k: [0, 1000, 1],
-  min_p: [0, 1, 0.01], max_tokens: [1, 131072, 1], seed: [0, 2147483647, 1] };
+const Options = lazily(() => import("./options.js").then((found) => found.Options));
 const NEAR = 40; // pixels from the end that count as the end
 
-function Options({ talk }) {
-  const set = (name, value, [min, max]) => chat.change({ ...talk, sampling: { ...talk.sampling,
-    [name]: value === "" ? undefined : Math.min(max, Math.max(min, Number(value))) } });
-  return html`<details class="options"><summary>System prompt and sampling</summary>
-    <label>System prompt<textarea value=${talk.system} rows="3"
-      onChange=${(event) => chat.change({ ...talk, system: event.target.value })} /></label>
-    <div class="row">${Object.entries(SAMPLING).map(([name, range]) => html`<label>
-      ${name.replace("_", " ")}<input type="number" min=${range[0]} max=${range[1]} step=${range[2]}
-      placeholder="default" value=${talk.sampling[name] ?? ""}
-      onChange=${(event) => set(name, event.target.value, range)} /></label>`)}</div></details>`;
-}
-
 function useShortcut(match, act) {
-  useEffect(() => {
-    const onKey = (event) => { if (match(event)) { event.preventDefault(); act(); } };
+  useLayoutEffect(() => {
+    const onKey = (event) => { if (!isSheetOpen() && match(event)) { event.preventDefault(); act(); } };
     addEventListener("keydown", onKey);
     return () => removeEventListener("keydown", onKey);
   });
 }
 
 // The messages, which follow what is written as long as the reader is at the end.
-function Messages({ talk, live, busy, status, model }) {
+function Messages({ talk, live, busy, status, model, acts, onExample }) {
   const box = useRef();
   const follows = useRef(true);
   const [away, setAway] = useState(false);
@@ -47,14 +40,11 @@ function Messages({ talk, live, busy, status, model }) {
   useLayoutEffect(() => { follows.current = true; }, [question]);
   useLayoutEffect(() => { if (follows.current) toEnd(); });
   const all = live ? [...shown.filter((one) => one.id !== live.message.id), live.message] : shown;
-  const acts = { onRetry: (message) => chat.retry(talk, message), onContinue: (message) => chat.goOn(talk, message),
-    onEdit: (old, text) => chat.ask(talk, { ...old, text }, old.parent),
-    onShow: (leaf) => chat.change({ ...talk, leaf }) };
-  return html`<div class="scroller"><div class="messages" ref=${box} tabindex="0" role="group" aria-label="Conversation text" onScroll=${note}>
-    ${!all.length && html`<${Welcome} status=${status} model=${model} />`}
-    ${all.map((message) => html`<${Message} key=${message.id} talk=${talk} message=${message}
-      live=${live?.message.id === message.id} busy=${busy} ...${acts} />`)}</div>
-    ${away && html`<button class="down" aria-label="To the end" onClick=${() => { toEnd(); note(); }}>↓</button>`}</div>`;
+  return html`<div class="scroller"><div class="messages" ref=${box} tabindex="0" role="group" aria-label=${t("conversationText")} onScroll=${note}>
+    <div class="column">${!all.length && chat.chats.ready && html`<${Welcome} status=${status} model=${model} onExample=${onExample} />`}
+    ${all.map((message, at) => html`<${Message} key=${message.id} talk=${talk} message=${message} last=${at === all.length - 1}
+      live=${live?.message.id === message.id} busy=${busy} ...${acts} />`)}</div></div>
+    ${away && html`<${IconButton} icon="arrow-down" class="down" name=${t("toEnd")} onClick=${() => { toEnd(); note(); }} />`}</div>`;
 }
 
 // What was deleted comes back for a while.
@@ -63,52 +53,83 @@ function Undo({ talk }) {
     const timer = setTimeout(chat.forgetRemoved, 10_000);
     return () => clearTimeout(timer);
   }, [talk.id]);
-  return html`<p class="notice undo" role="status"><span class="grow">Deleted “${talk.title}”.</span>
-    <button onClick=${chat.restore}>Undo</button></p>`;
+  return html`<p class="notice undo" role="status"><span class="grow">${t("deleted", { title: talk.title })}</span>
+    <button onClick=${chat.restore}>${t("undo")}</button></p>`;
 }
 
-// The part of the context that this chat has filled.
+const RING = 2 * Math.PI * 8;
+
+// The part of the context that this chat has filled, and how much of it the cache holds.
 function Context({ talk, model }) {
-  const used = talks.branch(talk).findLast((one) => one.used)?.used;
-  if (!used || !model?.context) return null;
-  return html`<small class="dim context" title="Tokens of this chat, of the model's context">${used} of ${model.context} tokens</small>`;
+  const last = talks.branch(talk).findLast((one) => one.used);
+  if (!last || !model?.context) return null;
+  const part = Math.min(1, last.used / model.context);
+  const said = t("contextUsed", { used: last.used, all: model.context, cached: last.cached || 0 });
+  return html`<span class=${`context ${part > 0.85 ? "warn" : ""}`} role="img" aria-label=${said} title=${said}>
+    <svg viewBox="0 0 20 20"><circle cx="10" cy="10" r="8" /><circle class="done" cx="10" cy="10" r="8"
+      stroke-dasharray=${`${RING * part} ${RING}`} transform="rotate(-90 10 10)" /></svg>
+    <small>${short(last.used)} / ${short(model.context)}</small></span>`;
 }
 
-export function Chat({ status, path }) {
-  const { all, talk, removed, warning, announced, model: chosen } = chat.useChats();
-  useEffect(() => { if (path) chat.open(path); }, [path, all.length]);
-  useEffect(() => {
-    document.title = talk.messages.length ? `${talk.title} · swiftlm` : "swiftlm";
-    const address = talk.messages.length ? `#chat/${talk.id}` : "#chat";
-    // Another view may have been asked for since; its address stays.
-    const ours = /^(#chat\b.*)?$/.test(location.hash);
-    if (ours && location.hash !== address) history.replaceState(null, "", address);
-    return () => { document.title = "swiftlm"; };
-  }, [talk.id, talk.title, talk.messages.length]);
+function usedModel(chosen, status) {
   const named = (name) => status.models.find((one) => one.model === name);
   const ready = status.models.find((one) => one.state === "ready");
-  const model = (chosen && (named(chosen) || !status.models.length) ? chosen : "")
+  return (chosen && (named(chosen) || !status.models.length) ? chosen : "")
     || ready?.model || status.default_model || status.models[0]?.model || "";
+}
+
+export function Chat({ status, onSearch }) {
+  const { all, talk, removed, warning, announced, model: chosen } = chat.useChats();
+  const [open, setOpen] = useState(""); // "chats", "options", "models", or the message to ask again
+  const [narrow, setNarrow] = useState(localStorage.getItem("narrow") === "yes");
+  useLayoutEffect(() => {
+    document.title = talk.messages.length ? `${talk.title} · swiftlm` : "swiftlm";
+    // An address that names a chat is followed, not overwritten, also before its event has come.
+    const { view, path } = place();
+    if (view === "chat" && (!path || path === chat.NEW) && talk.messages.length) {
+      history.replaceState(null, "", `#chat/${talk.id}`);
+    }
+    return () => { document.title = "swiftlm"; };
+  }, [talk.id, talk.title, talk.messages.length]);
+  const model = usedModel(chosen, status);
+  const known = status.models.find((one) => one.model === model);
   const live = chat.liveOf(talk.id);
   const busy = Boolean(live);
-  const open = (other) => { chat.open(other.id); location.hash = `chat/${other.id}`; };
-  useShortcut((event) => event.altKey && event.code === "KeyN", chat.anew);
+  const close = () => setOpen("");
+  const anew = () => { close(); go(`chat/${chat.NEW}`); };
+  useShortcut((event) => event.altKey && event.code === "KeyN", anew);
   useShortcut((event) => event.key === "Escape" && busy, () => live.stop());
-  const take = async (file) => { if (file) await chat.importFrom(await file.text()); };
-  const lists = { all, onOpen: open, onNew: chat.anew };
+  const lists = { all, current: talk.id, onNew: anew, onSearch,
+    onOpen: (other) => { close(); go(`chat/${other.id}`); } };
   const send = (draft) => { chat.chats.model = model; chat.ask(talk, draft); };
-  return html`<${TalkList} ...${lists} current=${talk.id} onRemove=${chat.remove} onImport=${take} />
-    <section class="talk"><div class="bar"><select aria-label="Model" value=${model}
-      onChange=${(event) => chat.chooseModel(event.target.value)}>${status.models.map((one) => html`
-      <option value=${one.model}>${shortest(one.model, status.models)}</option>`)}
-      ${!status.models.length && html`<option value="">no model yet</option>`}</select>
-      <${Context} talk=${talk} model=${named(model)} /><${TalkChoice} ...${lists} talk=${talk} /></div>
-      <${Messages} key=${talk.id} talk=${talk} live=${live} busy=${busy} status=${status} model=${model} />
+  const acts = { onRetry: (message) => chat.retry(talk, message), onContinue: (message) => chat.goOn(talk, message),
+    onRetryWith: (message) => setOpen(message), onBranch: (message) => chat.branchOff(talk, message),
+    onEdit: (old, text) => chat.edit(talk, old, text), onShow: (leaf) => chat.change({ ...talk, leaf }) };
+  const side = () => { localStorage.setItem("narrow", narrow ? "" : "yes"); setNarrow(!narrow); };
+  // A token is no reason to draw hundreds of chats again.
+  const list = useMemo(() => html`<${TalkList} ...${lists} />`, [all, talk.id, chat.busyIds()]);
+  return html`${!narrow && list}
+    <section class="talk"><div class="bar">
+      <${IconButton} icon="panel-left" class="on-wide" name=${t(narrow ? "showChats" : "hideChats")} onClick=${side} />
+      <${IconButton} icon="list" class="on-phone" name=${t("chats")} onClick=${() => setOpen("chats")} />
+      <${ModelButton} status=${status} model=${model} onClick=${() => setOpen("models")} />
+      <span class="grow"></span><${Context} talk=${talk} model=${known} />
+      <${IconButton} icon="sliders-horizontal" name=${t("options")} onClick=${() => setOpen("options")} />
+      <${IconButton} icon="square-pen" class="on-phone" name=${t("newChat")} onClick=${anew} /></div>
+      <${Messages} key=${talk.id} talk=${talk} live=${live} busy=${busy} status=${status} model=${model} acts=${acts}
+        onExample=${(text) => chat.setDraft(talk.id, { ...chat.draftOf(talk.id), text })} />
       <span class="unseen" role="status">${announced}</span>
-      ${removed && html`<${Undo} talk=${removed} />`}
+      <div class="foot">${removed && html`<${Undo} talk=${removed} />`}
       ${warning && html`<p class="error notice" role="alert">${warning}</p>`}
-      <${Notice} status=${status} /><${Options} talk=${talk} />
+      <${Notice} status=${status} />
       <${Composer} key=${`draft-${talk.id}`} draft=${chat.draftOf(talk.id)} onDraft=${(draft) => chat.setDraft(talk.id, draft)}
-        busy=${busy} away=${status.link === "away"} vision=${Boolean(named(model)?.vision)}
-        onSend=${send} onStop=${() => live.stop()} /></section>`;
+        busy=${busy} away=${status.link === "away"} vision=${Boolean(known?.vision)} reasoning=${Boolean(known?.reasoning)}
+        thinking=${talk.sampling.enable_thinking} onThinking=${(on) => chat.change({ ...talk, sampling: { ...talk.sampling, enable_thinking: on } })}
+        onSend=${send} onStop=${() => live.stop()} /></div></section>
+    ${open === "chats" && html`<${TalkDrawer} ...${lists} onClose=${close} />`}
+    ${open === "options" && html`<${Options} talk=${talk} onClose=${close} />`}
+    ${open === "models" && html`<${ModelPicker} status=${status} current=${model} onClose=${close}
+      onChoose=${(name) => { chat.chooseModel(name); close(); }} />`}
+    ${open?.id && html`<${ModelPicker} status=${status} current=${open.model} onClose=${close}
+      onChoose=${(name) => { close(); chat.retry(talk, open, name); }} />`}`;
 }

@@ -1,18 +1,24 @@
 // The chats of this page: what is open, what is being written, which answers are under way. It
 // outlives the view, so that a look at the monitor costs neither a draft nor an answer.
-import { useEffect, useState } from "./vendor/htm-preact.js";
+import { useLayoutEffect, useState } from "./vendor/htm-preact.js";
 import { answer, asMessages } from "./answer.js";
-import { forgetAnswer } from "./api.js";
+import { complete, forgetAnswer } from "./api.js";
 import * as talks from "./conversations.js";
+import { loadRenderer } from "./parts.js";
+import { place } from "./places.js";
+import * as sync from "./sync.js";
+import { t } from "./texts.js";
 
 const SHARE = 3; // the page renders for at most a quarter of the time that an answer takes
+export const NEW = "new";
+const TITLE_FROM = 1000; // characters that a title is made of
 const KEEP_MS = 3000; // how often an answer under way is stored
 
 const listeners = new Set();
 const drafts = new Map();
 const live = new Map(); // of a conversation: {message, stop}
 const blank = talks.fresh();
-export const chats = { all: [], talk: blank, model: "", warning: "", removed: null, announced: "" };
+export const chats = { all: [], talk: blank, model: "", warning: "", removed: null, announced: "", ready: false };
 
 function tell() {
   for (const listener of listeners) listener();
@@ -36,7 +42,8 @@ function tellSoon() {
 
 export function useChats() {
   const [, draw] = useState(0);
-  useEffect(() => {
+  // With the drawing, not after it: what is told in between would be missed.
+  useLayoutEffect(() => {
     const listener = () => draw((count) => count + 1);
     listeners.add(listener);
     return () => listeners.delete(listener);
@@ -47,34 +54,50 @@ export function useChats() {
 export const draftOf = (id) => drafts.get(id) || { text: "", images: [], files: [] };
 export const setDraft = (id, draft) => { drafts.set(id, draft); tell(); };
 export const liveOf = (id) => live.get(id);
+export const busyIds = () => [...live.keys()].join();
 export const isBusy = (id) => live.has(id);
 export const chooseModel = (model) => { chats.model = model; tell(); };
 
 const known = (id) => (chats.talk.id === id ? chats.talk : chats.all.find((one) => one.id === id));
 
 // In memory first: what cannot be stored is shown all the same.
-function put(talk, changed) {
+function put(talk, changed, revive = false) {
   if (chats.talk.id === talk.id) chats.talk = talk;
   const others = chats.all.filter((one) => one.id !== talk.id);
   chats.all = [talk, ...others].sort((a, b) => b.at - a.at);
   tell();
+  sync.kept(talk, changed, revive);
   return talks.save(talk, changed).then(() => { chats.warning = ""; }, (error) => {
-    chats.warning = `This browser cannot store the chat (${error.message || error.name}): it is lost when the page is closed.`;
+    chats.warning = t("cannotStore", { reason: error.message || error.name });
     tell();
   });
 }
 
 export const change = (talk) => put(talk, []);
 
-export function open(id) {
-  const talk = chats.all.find((one) => one.id === id);
-  if (!talk || talk.id === chats.talk.id) return;
+// Opens what no address has named; the address follows.
+function show(talk) {
   chats.talk = talk;
-  tell();
+  wanted = "";
+  const address = talk.messages.length ? talk.id : NEW;
+  if (place().view === "chat") history.replaceState(null, "", `#chat/${address}`);
 }
 
-export function anew() {
-  if (chats.talk.messages.length) chats.talk = talks.fresh();
+let wanted = ""; // the chat of the address, where it is not known yet
+
+// By what stands in the address: a chat's id, "new", or nothing for the one that was open.
+export function open(id) {
+  wanted = id;
+  if (id === NEW) {
+    if (chats.talk.messages.length) chats.talk = talks.fresh();
+    wanted = "";
+    tell();
+    return;
+  }
+  const talk = chats.all.find((one) => one.id === id);
+  if (!talk) return;
+  wanted = "";
+  chats.talk = talk;
   tell();
 }
 
@@ -84,16 +107,17 @@ export async function remove(talk) {
   live.get(talk.id)?.stop();
   chats.all = chats.all.filter((one) => one.id !== talk.id);
   chats.removed = talk;
-  if (chats.talk.id === talk.id) chats.talk = talks.fresh();
+  if (chats.talk.id === talk.id) show(talks.fresh());
   tell();
+  sync.gone(talk.id);
   await talks.remove(talk.id).catch(() => {});
 }
 
 export function restore() {
   const { pending, ...talk } = chats.removed;
   chats.removed = null;
-  chats.talk = talk;
-  return put(talk, talk.messages);
+  show(talk);
+  return put(talk, talk.messages, true);
 }
 
 export const forgetRemoved = () => { chats.removed = null; tell(); };
@@ -112,7 +136,7 @@ async function follow(id, body) {
   const stop = new AbortController();
   const entry = { message: begun, stop: () => { stop.abort(); forgetAnswer(key); } };
   live.set(id, entry);
-  chats.announced = "Answering";
+  chats.announced = t("answering");
   tell();
   let kept = performance.now();
   const last = await answer(key, body, begun, stop.signal, (message) => {
@@ -125,7 +149,7 @@ async function follow(id, body) {
     tellSoon();
   });
   live.delete(id);
-  chats.announced = last.error ? "The answer failed" : "Answer complete";
+  chats.announced = t(last.error ? "answerFailed" : "answerComplete");
   const talk = known(id);
   if (!talk) { tell(); return; } // removed meanwhile
   const { pending, ...settled } = talk;
@@ -134,6 +158,20 @@ async function follow(id, body) {
   const whole = last.reason === "broken" && !last.text && shown ? { ...shown, ...last, text: shown.text,
     reasoning: shown.reasoning } : last;
   await put(talks.add(settled, begun.parent, whole)[0], [whole]);
+  if (whole.text && !whole.error && settled.messages.every((one) => one.role === "user")) await nameByModel(id, whole);
+}
+
+// After the first answer, where the reader has asked for that; a title of the reader's own stays.
+async function nameByModel(id, { text, model }) {
+  if (localStorage.getItem("titles") !== "model") return;
+  const { title, messages } = known(id);
+  const content = `Write a title of at most six words for this chat, in its language. Reply with the title only.\n\nQuestion: ${
+    messages[0].text.slice(0, TITLE_FROM)}\n\nAnswer: ${text.slice(0, TITLE_FROM)}`;
+  try {
+    const reply = await complete({ model, messages: [{ role: "user", content }], max_tokens: 24, temperature: 0.2, enable_thinking: false });
+    const found = titleOf(reply.choices[0].message.content.trim().replace(/^["'#*\s]+|["'*.\s]+$/g, ""));
+    if (known(id)?.title === title) await change({ ...known(id), title: found });
+  } catch { /* the question's own words stay */ }
 }
 
 async function begin(talk, parent, more = {}, history = talks.branch({ ...talk, leaf: parent })) {
@@ -152,18 +190,42 @@ async function begin(talk, parent, more = {}, history = talks.branch({ ...talk, 
 
 const titleOf = (text) => {
   const line = text.trim().split("\n")[0];
-  return line.length > 60 ? `${line.slice(0, 60).replace(/\s+\S*$/, "")}…` : line || "New chat";
+  return line.length > 60 ? `${line.slice(0, 60).replace(/\s+\S*$/, "")}…` : line || t("newChat");
 };
 
 export function ask(talk, draft, parent = talk.leaf) {
   if (isBusy(talk.id)) return;
+  loadRenderer();
   const { text, images, files } = draft;
-  const titled = talk.messages.length ? talk : { ...talk, title: titleOf(text || files[0]?.name || "Picture") };
+  const titled = talk.messages.length ? talk : { ...talk, title: titleOf(text || files[0]?.name || t("picture")) };
   const [asked, question] = talks.add(titled, parent, { role: "user", text, images, files });
   begin(asked, question.id);
 }
 
-export const retry = (talk, message) => begin(talk, message.parent);
+export function retry(talk, message, model = chats.model || message.model) {
+  chats.model = model;
+  return begin(talk, message.parent);
+}
+
+// A question edited is asked anew; an answer edited is a version of its own.
+export function edit(talk, old, text) {
+  if (old.role === "user") return ask(talk, { ...old, text }, old.parent);
+  const { id, error, ...rest } = old;
+  const [changed, added] = talks.add(talk, old.parent, { ...rest, text, edited: true });
+  return put(changed, [added]);
+}
+
+// A chat of its own that begins with the messages up to this one.
+export function branchOff(talk, message) {
+  const messages = talks.branch({ ...talk, leaf: message.id });
+  const own = { ...talks.fresh(), title: talk.title, system: talk.system, sampling: talk.sampling,
+    messages, leaf: message.id };
+  show(own);
+  return put(own, messages);
+}
+
+export const rename = (talk, title) => change({ ...talk, title: title.trim() || talk.title });
+export const pin = (talk) => change({ ...talk, pinned: !talk.pinned });
 
 // Writes on where an answer was cut, stopped or broken off.
 export function goOn(talk, message) {
@@ -186,7 +248,7 @@ function resume(talk) {
 export async function read() {
   let found;
   try { found = await talks.all(); } catch (error) {
-    chats.warning = `This browser keeps no chats (${error.message || error.name}): they are lost when the page is closed.`;
+    chats.warning = t("cannotRead", { reason: error.message || error.name });
     tell();
     return;
   }
@@ -203,15 +265,55 @@ export async function read() {
       messages: [...talk.messages, ...own.messages.filter((one) => !ids.has(one.id))] };
   }
   chats.talk = found.find((one) => one.id === chats.talk.id) || chats.talk;
+  if (wanted) open(wanted);
   tell();
   for (const talk of found) resume(talk);
 }
 
 talks.onChange(read);
 
+// What another browser has changed, by way of the daemon.
+async function take(list) {
+  for (const talk of list) {
+    const own = known(talk.id);
+    if (talk.gone) {
+      await talks.remove(talk.id);
+      if (chats.talk.id === talk.id) show(talks.fresh());
+    } else if (talks.isWhole(talk)) {
+      const newer = own && own.at > talk.at ? own : talk;
+      await talks.save({ ...newer, pending: own?.pending }, talk.messages);
+    }
+  }
+  await read();
+}
+
+export const exchange = () => sync.exchange(() => chats.all, take);
+sync.everySoOften(exchange);
+
+export async function keepOnMachine(on) {
+  if (!on) return sync.switchOff();
+  await sync.switchOn(chats.all);
+  return exchange();
+}
+
+// What another app shares with the installed page comes in the address, once; it is never sent unread.
+function shared() {
+  const query = new URLSearchParams(location.search);
+  const given = ["title", "text", "url"].map((name) => query.get(name)).filter(Boolean).join("\n");
+  if (given) history.replaceState(null, "", `${location.pathname}${location.hash}`);
+  return given;
+}
+
 export async function start(id) {
   await read();
-  const talk = chats.all.find((one) => one.id === id) || (chats.talk === blank && !id && chats.all[0]);
-  if (talk) chats.talk = talk;
+  if (chats.all.length) await loadRenderer(); // nothing jumps when it comes
+  const given = shared();
+  if (given) {
+    show(talks.fresh());
+    setDraft(chats.talk.id, { ...draftOf(chats.talk.id), text: given });
+  } else if (id) open(id);
+  else if (chats.talk === blank && chats.all[0]) open(chats.all[0].id);
+  chats.ready = true;
   tell();
+  exchange();
 }

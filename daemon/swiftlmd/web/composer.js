@@ -2,18 +2,20 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { isTextFile, textOf } from "./files.js";
 import { bytes } from "./format.js";
+import { Icon, IconButton } from "./icons.js";
 import { pictures } from "./pictures.js";
+import { t } from "./texts.js";
 
+const TOUCH = matchMedia("(pointer: coarse)").matches;
 const LONG_PASTE = 4000; // characters; a longer paste becomes a file, which does not bury the question
 
 function Attached({ images, files, onRemoveImage, onRemoveFile }) {
   if (!images.length && !files.length) return null;
   return html`<div class="row thumbs">${images.map((uri, index) => html`<span class="thumb">
-      <img src=${uri} alt=${`Picture ${index + 1}`} /><button aria-label=${`Remove picture ${index + 1}`}
-      onClick=${() => onRemoveImage(index)}>×</button></span>`)}
-    ${files.map((file, index) => html`<span class="thumb filed">${file.name}
-      <small class="dim">${bytes(file.text.length)}, about ${Math.ceil(file.text.length / 4)} tokens</small>
-      <button aria-label=${`Remove ${file.name}`} onClick=${() => onRemoveFile(index)}>×</button></span>`)}</div>`;
+      <img src=${uri} alt=${t("pictureNumber", { number: index + 1 })} /><${IconButton} icon="x" name=${t("removePicture", { number: index + 1 })}
+      onClick=${() => onRemoveImage(index)} /></span>`)}
+    ${files.map((file, index) => html`<span class="thumb filed"><${Icon} name="file-text" /><span>${file.name}</span><small class="dim">${t("fileSize", { size: bytes(file.text.length), n: Math.ceil(file.text.length / 4) })}</small>
+      <${IconButton} icon="x" name=${t("removeFile", { name: file.name })} onClick=${() => onRemoveFile(index)} /></span>`)}</div>`;
 }
 
 function useGrowth(box, text) {
@@ -34,7 +36,7 @@ function useDrop(take) {
   });
 }
 
-export function Composer({ draft, onDraft, busy, away, vision, onSend, onStop }) {
+export function Composer({ draft, onDraft, busy, away, vision, reasoning, thinking, onThinking, onSend, onStop }) {
   const { text, images, files } = draft;
   const [note, setNote] = useState("");
   const box = useRef();
@@ -47,7 +49,7 @@ export function Composer({ draft, onDraft, busy, away, vision, onSend, onStop })
       event.preventDefault();
       box.current.focus();
     };
-    box.current.focus();
+    if (!TOUCH) box.current.focus(); // on a phone that brings the keyboard
     addEventListener("keydown", focus);
     return () => removeEventListener("keydown", focus);
   }, []);
@@ -58,9 +60,9 @@ export function Composer({ draft, onDraft, busy, away, vision, onSend, onStop })
     if (!seen.length && !read.length) return;
     setNote("");
     try {
-      if (seen.length && !vision) setNote("This model cannot see pictures; choose one that can.");
+      if (seen.length && !vision) setNote(t("cannotSee"));
       else if (seen.length) change({ images: [...latest.current.images, ...await pictures(seen)] });
-    } catch { setNote("This picture cannot be read."); }
+    } catch { setNote(t("unreadablePicture")); }
     try {
       for (const file of read) change({ files: [...latest.current.files, await textOf(file)] });
     } catch (error) { setNote(error.message); }
@@ -87,16 +89,18 @@ export function Composer({ draft, onDraft, busy, away, vision, onSend, onStop })
     }
   };
   const without = (list, gone) => list.filter((_, at) => at !== gone);
-  return html`<div class="writer"><${Attached} images=${shown} files=${files}
+  const prompt = vision ? "askWithPictures" : "askAnything";
+  return html`<div class=${`writer ${busy ? "answering" : ""}`}><${Attached} images=${shown} files=${files}
       onRemoveImage=${(gone) => change({ images: without(images, gone) })}
       onRemoveFile=${(gone) => change({ files: without(files, gone) })} />
     ${note && html`<p class="dim" role="status">${note}</p>`}
-    <div class="composer"><label class="button attach" title=${vision ? "Add a picture or a text file" : "Add a text file"}>
-      <span aria-hidden="true">+</span><input type="file" multiple aria-label=${vision ? "Add a picture" : "Add a text file"}
-        onChange=${(event) => { take(event.target.files); event.target.value = ""; }} /></label>
-    <textarea ref=${box} rows="1" value=${text} aria-label="Message" dir="auto"
-      placeholder=${vision ? "Ask anything, paste or drop a picture" : "Ask anything"}
-      onKeyDown=${onKey} onPaste=${paste} onInput=${(event) => change({ text: event.target.value })} />${busy
-    ? html`<button class="main stop" onClick=${onStop}>Stop</button>`
-    : html`<button class="main" onClick=${send} disabled=${empty || away}>Send</button>`}</div></div>`;
+    <textarea ref=${box} rows="1" value=${text} aria-label=${t("message")} dir="auto" enterkeyhint="send" placeholder=${t(prompt)}
+      onKeyDown=${onKey} onPaste=${paste} onInput=${(event) => change({ text: event.target.value })} />
+    <div class="tools"><label class="icon-button" title=${t(vision ? "addPicture" : "addFile")}><${Icon} name="plus" />
+      <input type="file" multiple aria-label=${t(vision ? "addPicture" : "addFile")} onChange=${(event) => { take(event.target.files); event.target.value = ""; }} /></label>
+      ${reasoning && html`<button class="toggle" aria-pressed=${thinking !== false} onClick=${() => onThinking(thinking === false ? undefined : false)}>
+        <${Icon} name="brain" />${t("thinkFirst")}</button>`}
+      <span class="grow"></span>${busy
+    ? html`<button class="send stop" aria-label=${t("stop")} title=${t("stop")} onClick=${onStop}><${Icon} name="square" /></button>`
+    : html`<button class="send" aria-label=${t("send")} title=${t("send")} onClick=${send} disabled=${empty || away}><${Icon} name="arrow-up" /></button>`}</div></div>`;
 }

@@ -4,6 +4,8 @@
 // {id, parent, role, ...}; `leaf` is the end of the branch that is shown. Each message is stored by
 // itself, so that two tabs that write into one conversation lose nothing of each other.
 
+import { t } from "./texts.js";
+
 const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("talks") : null;
 let opened;
 
@@ -83,7 +85,7 @@ export const newId = () => Array.from(crypto.getRandomValues(new Uint32Array(3))
   (part) => part.toString(36)).join("");
 
 export const fresh = () => ({
-  id: newId(), title: "New chat", at: Date.now(), messages: [], leaf: null, system: "",
+  id: newId(), title: t("newChat"), at: Date.now(), messages: [], leaf: null, system: "",
   sampling: {},
 });
 
@@ -141,12 +143,14 @@ function isTree(messages) {
   return true;
 }
 
-function checked({ id, title, at, messages, leaf, system, sampling }) {
-  const whole = typeof id === "string" && Array.isArray(messages) && messages.every(isMessage)
-    && isTree(messages);
-  if (!whole) throw new Error("not a conversation");
+// Of another browser, or of a file: nothing that would hang or throw here.
+export const isWhole = ({ id, messages }) => typeof id === "string" && Array.isArray(messages)
+  && messages.every(isMessage) && isTree(messages);
+
+function checked({ id, title, at, messages, leaf, system, sampling, pinned }) {
+  if (!isWhole({ id, messages })) throw new Error(t("notAConversation"));
   const own = messages.map((message) => ({ text: "", ...message }));
-  return { ...fresh(), id, title: String(title), at: Number(at) || 0, messages: own,
+  return { ...fresh(), id, title: String(title), pinned: pinned === true, at: Number(at) || 0, messages: own,
     leaf: typeof leaf === "string" ? leaf : own.at(-1)?.id ?? null, system: String(system || ""),
     sampling: typeof sampling === "object" && sampling ? sampling : {} };
 }
@@ -154,6 +158,6 @@ function checked({ id, title, at, messages, leaf, system, sampling }) {
 // All of a file's conversations or, where one is not whole, none.
 export async function importFrom(text) {
   const talks = JSON.parse(text).conversations;
-  if (!Array.isArray(talks)) throw new Error("this file holds no conversations");
+  if (!Array.isArray(talks)) throw new Error(t("noConversations"));
   for (const talk of talks.map(checked)) await save(talk);
 }

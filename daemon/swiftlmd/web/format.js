@@ -1,8 +1,13 @@
+import { t } from "./texts.js";
+
 export function bytes(count) {
   if (!count) return "0";
   const unit = Math.min(4, Math.floor(Math.log(count) / Math.log(1000)));
   return `${(count / 1000 ** unit).toFixed(unit > 2 ? 1 : 0)} ${["B", "kB", "MB", "GB", "TB"][unit]}`;
 }
+
+// 12.3k rather than 12345, where room is scarce.
+export const short = (count) => (count < 10_000 ? count.toLocaleString() : `${Math.round(count / 1000)}k`);
 
 export const percent = (part) => `${Math.round(100 * (part || 0))} %`;
 
@@ -19,7 +24,7 @@ export function left(key, part) {
   if (!(part >= began.get(key)?.part)) began.set(key, { part, now });
   const from = began.get(key);
   const done = part - from.part;
-  return done > 0.05 && part < 1 ? ` · ${seconds((now - from.now) * (1 - part) / done / 1000)} left` : "";
+  return done > 0.05 && part < 1 ? ` · ${t("timeLeft", { time: seconds((now - from.now) * (1 - part) / done / 1000) })}` : "";
 }
 
 // What a stream's comment says of its progress, for people: "prefill 512/2048, 12 s left".
@@ -27,8 +32,8 @@ export function waitWords(comment) {
   const [what, rest] = comment.split(", ");
   const [, kind, done, total] = what.match(/^(pull|prefill) (\d+)\/(\d+)/) || [];
   const load = what.match(/^load (\S+) (\d+)%$/);
-  const words = load ? `Loading the model: ${load[1]} ${load[2]} %`
-    : kind && `${kind === "pull" ? "Fetching the model" : "Reading the prompt"}: ${percent(done / (total || 1))}`;
+  const words = load ? t("waitsForLoad", { stage: load[1], part: `${load[2]} %` })
+    : kind && t(kind === "pull" ? "waitsForPull" : "waitsForPrompt", { part: percent(done / (total || 1)) });
   return words ? words + (rest ? ` · ${rest}` : "") : "";
 }
 

@@ -2,6 +2,10 @@
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { call } from "./api.js";
 import { copy } from "./copy.js";
+import { Icon } from "./icons.js";
+import { Confirm } from "./sheet.js";
+import { shareWith, sharing } from "./sync.js";
+import { t } from "./texts.js";
 
 const ownKey = () => localStorage.getItem("key");
 
@@ -22,26 +26,41 @@ export function useKeys(link) {
 }
 
 function Shown({ secret, onDone }) {
-  const [label, setLabel] = useState("Copy");
-  const take = async () => setLabel(await copy(secret) ? "Copied" : "Select it by hand");
-  return html`<div class="notice" role="status"><p>This key is shown once. Copy it now.</p>
+  const [label, setLabel] = useState(t("copy"));
+  const take = async () => setLabel(await copy(secret) ? t("copied") : t("selectByHand"));
+  return html`<div class="notice" role="status"><p>${t("keyOnce")}</p>
     <div class="secret">${secret}</div><div class="row"><button class="main" onClick=${take}>${label}</button>
-    <button onClick=${onDone}>Done</button></div></div>`;
+    <button onClick=${onDone}>${t("done")}</button></div></div>`;
 }
 
 export const hasKeys = (keys) => keys.names.length + keys.unnamed > 0;
 
+// Whether a key uses the owner's chats: a phone of the owner does, one of a guest does not.
+function useSharing(setError) {
+  const [shared, setShared] = useState([]);
+  useEffect(() => { sharing().then(setShared, () => {}); }, []);
+  const toggle = async (name) => {
+    const next = shared.includes(name) ? shared.filter((one) => one !== name) : [...shared, name];
+    try { setShared(await shareWith(next)); } catch (failure) { setError(failure.message); }
+  };
+  return { shared, toggle };
+}
+
 export function KeyList({ keys, onChanged }) {
   const [error, setError] = useState("");
+  const { shared, toggle } = useSharing(setError);
+  const [asked, setAsked] = useState("");
   const revoke = async (name) => {
-    if (!confirm(`Revoke the key of ${name}? What uses it is shut out at once.`)) return;
     try { await call("remove_key", { name }); setError(""); } catch (failure) { setError(failure.message); }
     onChanged();
   };
-  if (!hasKeys(keys)) return html`<p class="dim">None yet.</p>`;
+  if (!hasKeys(keys)) return html`<p class="dim">${t("noneYet")}</p>`;
   return html`${error && html`<p class="error notice" role="alert">${error}</p>`}<table class="named"><tbody>${keys.names.map((name) => html`
-    <tr><th scope="row">${name}</th><td><button aria-label=${`Revoke ${name}`} onClick=${() => revoke(name)}>Revoke</button></td></tr>`)}</tbody></table>
-    ${keys.unnamed > 0 && html`<p class="dim">and ${keys.unnamed} in the option http.api_keys</p>`}`;
+    <tr><th scope="row"><${Icon} name="key-round" />${name}</th>
+      <td><label class="shares"><input type="checkbox" role="switch" class="switch" checked=${shared.includes(name)} aria-label=${t("sharesChatsNamed", { name })}
+        onChange=${() => toggle(name)} />${t("sharesChats")}</label></td><td><button aria-label=${t("revokeNamed", { name })} onClick=${() => setAsked(name)}>${t("revoke")}</button></td></tr>`)}</tbody></table>
+    ${keys.unnamed > 0 && html`<p class="dim">${t("unnamedKeys", { n: keys.unnamed })}</p>`}
+    ${asked && html`<${Confirm} act=${t("revoke")} text=${t("revokeQuestion", { name: asked })} onDone=${() => revoke(asked)} onCancel=${() => setAsked("")} />`}`;
 }
 
 export function Keys({ status }) {
@@ -58,12 +77,12 @@ export function Keys({ status }) {
     } catch (failure) { setWrong(failure.message); }
     ask();
   };
-  return html`<section class="card"><h2>API keys</h2>
-    <p class="dim">Without any key every program on this machine may ask. With the first one each must send one.</p>
+  return html`<section class="card"><h2>${t("apiKeys")}</h2>
+    <p class="dim">${t("keysText")}</p>
     ${(error || wrong) && html`<p class="error notice" role="alert">${error || wrong}</p>`}
     ${secret && html`<${Shown} secret=${secret} onDone=${() => setSecret("")} />`}
     ${keys && html`<${KeyList} keys=${keys} onChanged=${ask} />`}
     <form class="row" onSubmit=${add}><input class="grow" required maxlength="40" value=${name}
-      aria-label="Name of the new key" placeholder="Name, for example laptop"
-      onInput=${(event) => setName(event.target.value)} /><button class="main" disabled=${!keys}>Add a key</button></form></section>`;
+      aria-label=${t("nameOfKey")} placeholder=${t("nameOfKeyExample")}
+      onInput=${(event) => setName(event.target.value)} /><button class="main" disabled=${!keys}>${t("addKey")}</button></form></section>`;
 }

@@ -2,7 +2,10 @@
 import { marked } from "./vendor/marked.js";
 import purify from "./vendor/purify.js";
 import { copy } from "./copy.js";
-import { highlight } from "./highlight.js";
+import { colour, setMath } from "./lazily.js";
+import { mathInText } from "./math.js";
+import { canPreview, previewButton } from "./preview.js";
+import { t } from "./texts.js";
 
 const CLEAN = {
   USE_PROFILES: { html: true },
@@ -44,39 +47,50 @@ function literal(text) {
   return shown + escaped(text.slice(from));
 }
 
-const where = (href) => { try { return new URL(href).host || "elsewhere"; } catch { return "elsewhere"; } };
+const where = (href) => { try { return new URL(href).host || t("elsewhere"); } catch { return t("elsewhere"); } };
 
-marked.use({ gfm: true, breaks: true, renderer: {
+marked.use({ gfm: true, breaks: true, extensions: mathInText, renderer: {
   html({ text, block }) {
     const shown = literal(text);
     return block && !/^<\/?(br|sub|sup|details|summary|kbd)/i.test(text.trim())
       ? `<p>${shown.trimEnd().replaceAll("\n", "<br>")}</p>` : shown;
   },
-  image({ href, text }) { return escaped(`[${text || "picture"} from ${where(href)}, not loaded]`); },
+  image({ href, text }) { return escaped(t("notLoaded", { name: text || t("picture"), host: where(href) })); },
 } });
 
-// Colours, the language's name and a copy button; none of them is part of the foreign text.
+// Colours, the language's name and buttons; none of them is part of the foreign text.
 function dressCode(root, isWhole) {
   for (const block of root.querySelectorAll("pre")) {
     const frame = document.createElement("div");
     const head = document.createElement("div");
-    const button = document.createElement("button");
+    const name = document.createElement("span");
     const code = block.querySelector("code");
     const language = code?.className.replace("language-", "") || "";
     frame.className = "code";
     head.className = "codehead";
-    button.textContent = "Copy";
-    button.type = "button";
-    button.onclick = async () => {
-      button.textContent = await copy(block.textContent) ? "Copied" : "Not allowed";
-      setTimeout(() => { button.textContent = "Copy"; }, 1500);
-    };
-    head.append(language, button);
+    name.textContent = language;
+    head.append(name);
+    if (isWhole && canPreview(language, block.textContent)) head.append(previewButton(frame, block));
+    head.append(copyButton(() => block.textContent));
     block.tabIndex = 0; // a long line is scrolled by keys
-    if (code && language && isWhole) highlight(code);
+    if (code && language && isWhole) colour(code, language);
     block.replaceWith(frame);
     frame.append(head, block);
   }
+}
+
+function copyButton(textOf) {
+  const button = document.createElement("button");
+  button.textContent = t("copy");
+  button.type = "button";
+  button.onclick = async () => {
+    button.textContent = await copy(textOf()) ? t("copied") : t("notAllowed");
+    setTimeout(() => { button.textContent = t("copy"); }, 1500);
+  };
+  return button;
+}
+
+function dressTables(root) {
   for (const table of root.querySelectorAll("table")) { // a wide one is scrolled in its own box
     const box = document.createElement("div");
     box.className = "wide-table";
@@ -84,6 +98,12 @@ function dressCode(root, isWhole) {
     table.replaceWith(box);
     box.append(table);
   }
+}
+
+function dress(root, isWhole) {
+  dressCode(root, isWhole);
+  dressTables(root);
+  for (const place of root.querySelectorAll("code[data-math]")) setMath(place);
   for (const part of root.querySelectorAll("p, li, h1, h2, h3, h4, h5, h6, td, th, blockquote")) part.dir = "auto";
 }
 
@@ -94,7 +114,7 @@ function rendered(html, isWhole) {
   const block = document.createElement("div");
   block.className = "block";
   block.append(purify.sanitize(html, CLEAN));
-  dressCode(block, isWhole || html.length < SOON);
+  dress(block, isWhole || html.length < SOON);
   return block;
 }
 

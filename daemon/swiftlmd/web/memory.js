@@ -2,6 +2,7 @@
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { call } from "./api.js";
 import { bytes } from "./format.js";
+import { t } from "./texts.js";
 
 const COLOURS = 7;
 
@@ -21,7 +22,7 @@ function Stack({ parts, budget }) {
   const whole = Math.max(budget, parts.reduce((total, [, held]) => total + held, 0)) || 1;
   let at = 0;
   return html`<svg class="gauge" viewBox="0 0 1000 28" preserveAspectRatio="none" role="img"
-      aria-label=${`Memory: ${parts.map(([kind, held]) => `${kind} ${bytes(held)}`).join(", ")}`}>
+      aria-label=${`${t("memory")}: ${parts.map(([kind, held]) => `${kind} ${bytes(held)}`).join(", ")}`}>
     <rect class="free" width="1000" height="28" />${parts.map(([, held], index) => {
       const x = at;
       at += (1000 * held) / whole;
@@ -37,12 +38,12 @@ export function Memory({ status }) {
   if (!ledger) return null;
   const parts = partsOf(ledger);
   const { thermal } = status.machine || {};
-  const sums = [["priced", ledger.priced_bytes], ["measured", ledger.measured_bytes],
-    ["budget", ledger.budget_bytes], ["free on this machine", ledger.available_bytes],
-    ["swap", ledger.swap_used_bytes]];
-  return html`<section class="card wide"><div class="row head"><h2>Memory</h2><span class="row">
-      <span class="badge ${ledger.pressure === "normal" ? "good" : "warn"}">pressure ${ledger.pressure || "unknown"}</span>
-      ${thermal && html`<span class="badge ${thermal === "nominal" ? "good" : "warn"}">thermal ${thermal}</span>`}</span></div>
+  const sums = [[t("priced"), ledger.priced_bytes], [t("measured"), ledger.measured_bytes],
+    [t("budget"), ledger.budget_bytes], [t("freeHere"), ledger.available_bytes],
+    [t("swap"), ledger.swap_used_bytes]];
+  return html`<section class="card wide"><div class="row head"><h2>${t("memory")}</h2><span class="row">
+      <span class="badge ${ledger.pressure === "normal" ? "good" : "warn"}">${t("pressure")} ${ledger.pressure || t("unknown")}</span>
+      ${thermal && html`<span class="badge ${thermal === "nominal" ? "good" : "warn"}">${t("thermal")} ${thermal}</span>`}</span></div>
     <${Stack} parts=${parts} budget=${ledger.budget_bytes} />
     <ul class="legend">${parts.map(([kind, held], index) => html`<li><i class=${`part${index % COLOURS}`}></i>
       ${kind} <b>${bytes(held)}</b></li>`)}</ul>

@@ -2,28 +2,35 @@ import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { call, changed, operation } from "./api.js";
 import { bytes, left, percent } from "./format.js";
 import { Download, Hub } from "./hub.js";
+import { Icon, IconButton } from "./icons.js";
 import { Plan } from "./plan.js";
+import { Confirm } from "./sheet.js";
+import { t } from "./texts.js";
 
 const TONES = { ready: "good", failed: "bad", broken: "bad", loading: "warn" };
+const isPartOnDisk = (model) => model.state === "broken" && model.source === "hub";
 
 function Actions({ model, loading, planned, acts }) {
+  const remove = html`<${IconButton} icon="trash-2" name=${t("remove")} onClick=${acts.askRemove} />`;
   if (model.state === "ready") {
-    return html`<button onClick=${acts.unload}>Unload</button>
-      <button onClick=${acts.pin} aria-pressed=${model.pinned}>${model.pinned ? "Unpin" : "Pin"}</button>`;
+    return html`<button onClick=${acts.unload}>${t("unload")}</button>
+      <button onClick=${acts.pin} aria-pressed=${model.pinned}><${Icon} name=${model.pinned ? "pin-off" : "pin"} />${t(model.pinned ? "unpin" : "pin")}</button>`;
   }
   if (loading) return null;
   // What a download has left lacks files; another one goes on with it.
-  if (model.state === "broken" && model.source === "hub") {
-    return html`<button class="main" onClick=${acts.resume}>Resume</button>
-      <button onClick=${acts.remove}>Remove</button>`;
+  if (isPartOnDisk(model)) {
+    return html`<button class="main" onClick=${acts.resume}><${Icon} name="play" />${t("resume")}</button><span class="grow"></span>${remove}`;
   }
-  return html`<button class="main" onClick=${() => acts.load()}>Load</button>
-    <button aria-expanded=${planned} onClick=${acts.plan}>Plan</button>
-    ${model.source !== "built-in" && html`<button onClick=${acts.remove}>Remove</button>`}`;
+  return html`<button class="main" onClick=${() => acts.load()}>${t("load")}</button>
+    <button aria-expanded=${planned} onClick=${acts.plan}><${Icon} name="gauge" />${t("plan")}</button>
+    <span class="grow"></span>${model.source !== "built-in" && remove}`;
 }
+
+export const Tile = ({ name }) => html`<span class="tile-mark" aria-hidden="true">${name.split("/").pop().slice(0, 2)}</span>`;
 
 function Card({ model, budget }) {
   const [planned, setPlanned] = useState(false);
+  const [asked, setAsked] = useState(false);
   const [progress, setProgress] = useState(null);
   const [error, setError] = useState("");
   const attempt = async (work) => {
@@ -44,28 +51,33 @@ function Card({ model, budget }) {
     }),
     unload: () => attempt(() => call("unload", named)),
     pin: () => attempt(() => call("pin", { ...named, pinned: !model.pinned })),
-    remove: () => confirm(`Remove ${model.model} from this disk?`)
-      && attempt(() => call("remove_model", named)),
+    askRemove: () => setAsked(true),
+    remove: () => attempt(() => call("remove_model", named)),
   };
   const loading = progress || (model.state === "loading"
     && { stage: model.load_stage, fraction: model.load_fraction });
   const held = model.footprint_bytes || model.priced_bytes;
   const wrong = error || model.error;
-  const state = loading ? "loading" : model.state;
-  return html`<article class="card"><div class="row head"><h2>${model.model}</h2>
-      <span class="state ${TONES[state] || "quiet"}">${state}</span></div>
-    <p class="dim">${[bytes(model.size_bytes), model.quantization, model.model_type,
-      model.context && `${model.context} tokens`, model.vision && "sees",
-      model.tools && "tools", model.licence, model.pinned && "pinned"].filter(Boolean).join(" · ")}</p>
-    ${model.state === "ready" && budget > 0 && html`<label class="meter">${bytes(held)} of ${bytes(budget)}
-      <meter max=${budget} value=${held}></meter></label>`}
-    ${loading && html`<label class="meter">${loading.stage || "starting"} ${percent(loading.fraction)}${
+  const paused = isPartOnDisk(model) && !loading;
+  const state = loading ? "loading" : paused ? "paused" : model.state;
+  const speed = model.stats?.decode_tokens_per_s;
+  return html`<article class="card model"><div class="row head"><${Tile} name=${model.model} /><h2 class="grow">${model.model}</h2>
+      <span class=${`state ${paused ? "warn" : TONES[state] || "quiet"}`}>${t(`state_${state || "cached"}`)}</span></div>
+    <p class="dim facts">${[bytes(model.size_bytes), model.quantization, model.model_type,
+      model.context && t("tokens", { n: model.context.toLocaleString() }), model.vision && t("vision"),
+      model.tools && t("tools"), model.licence, speed > 0 && t("tokensPerSecond", { speed: speed.toFixed(1) }),
+      model.pinned && t("pinned")].filter(Boolean).join(" · ")}</p>
+    ${model.state === "ready" && budget > 0 && html`<label class="meter">${t("ofBudget", { held: bytes(held), budget: bytes(budget) })}
+      <progress max=${budget} value=${held}></progress></label>`}
+    ${loading && html`<label class="meter">${loading.stage || t("starting")} ${percent(loading.fraction)}${
       left(`${model.model} ${loading.stage} card`, loading.fraction || 0)}
       <progress max="1" value=${loading.fraction || 0}></progress></label>`}
-    ${wrong && html`<div class="error notice" role="alert"><p>${wrong}</p>
-      ${!planned && model.state !== "broken" && html`<button onClick=${acts.plan}>See what fits</button>`}</div>`}
-    <div class="row"><${Actions} model=${model} loading=${loading} planned=${planned} acts=${acts} /></div>
-    ${planned && html`<${Plan} model=${model.model} onLoad=${acts.load} />`}</article>`;
+    ${wrong && html`<div class=${`notice ${paused ? "" : "error"}`} role="alert"><div><p>${wrong}</p>
+      ${!planned && model.state !== "broken" && html`<button onClick=${acts.plan}>${t("whatFits")}</button>`}</div></div>`}
+    <div class="row acts-row"><${Actions} model=${model} loading=${loading} planned=${planned} acts=${acts} /></div>
+    ${planned && html`<${Plan} model=${model.model} onLoad=${acts.load} />`}
+    ${asked && html`<${Confirm} act=${t("remove")} text=${t("removeQuestion", { model: model.model, size: bytes(model.size_bytes) })}
+      onDone=${acts.remove} onCancel=${() => setAsked(false)} />`}</article>`;
 }
 
 export function Models({ status }) {
@@ -80,9 +92,10 @@ export function Models({ status }) {
   const all = [...listed.map((model) => live.get(model.model) || model),
     ...status.models.filter((model) => !listed.some((one) => one.model === model.model))]
     .filter((model) => !coming.has(model.model));
-  return html`<h1>Models</h1>${status.downloads.map((one) => html`<${Download} key=${one.model} one=${one} />`)}
+  return html`<h1>${t("models")}</h1>${status.downloads.length > 0 && html`<section class="card downloads"><h2>${t("downloads")}</h2>
+      ${status.downloads.map((one) => html`<${Download} key=${one.model} one=${one} />`)}</section>`}
     <div class="cards">${all.map((model) => html`<${Card} key=${model.model} model=${model}
       budget=${status.machine?.budget_bytes || 0} />`)}</div>
-    ${cached && !all.length && html`<div class="empty"><p>Nothing here yet. Download a model below.</p></div>`}
-    <${Hub} link=${status.link} />`;
+    ${cached && !all.length && html`<div class="empty small"><${Icon} name="boxes" /><p>${t("noModelsYet")}</p></div>`}
+    <${Hub} link=${status.link} models=${all} downloads=${status.downloads} />`;
 }

@@ -3,6 +3,7 @@ import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { call } from "./api.js";
 import { KeyList, addKey, hasKeys, useKeys } from "./keys.js";
 import { qrCode } from "./qr.js";
+import { t } from "./texts.js";
 
 const LOOPBACK = "127.0.0.1";
 const EVERYWHERE = "0.0.0.0";
@@ -15,7 +16,7 @@ function QrCode({ text }) {
   const size = grid.length + 2 * MARGIN;
   const path = grid.map((row, y) => row.map((dark, x) => (dark ? `M${x + MARGIN} ${y + MARGIN}h1v1h-1z` : "")).join("")).join("");
   return html`<svg class="qr" viewBox=${`0 0 ${size} ${size}`} shape-rendering="crispEdges" role="img"
-    aria-label="QR code to pair a device"><path d=${path} /></svg>`;
+    aria-label=${t("qrCode")}><path d=${path} /></svg>`;
 }
 
 function Offer() {
@@ -36,31 +37,30 @@ function Offer() {
     } catch (failure) { setError(failure.message); }
   };
   const address = offer && `${offer.url}/#pair=${offer.token}`;
-  return html`<h2>Pair a phone or tablet</h2>${error && html`<p class="error notice" role="alert">${error}</p>`}
+  return html`<h2>${t("pairPhone")}</h2>${error && html`<p class="error notice" role="alert">${error}</p>`}
     ${offer && offer.fingerprint && html`<${Trust} offer=${offer} />`}
-    ${offer ? html`<p>Open this with its camera, in the same network. It works once.</p>
+    ${offer ? html`<p>${t("scanThis")}</p>
       <${QrCode} text=${address} /><div class="secret">${address}</div>
-      <p class="dim" role="timer">Good for ${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}</p>`
-    : html`<p class="dim">Shows a code that is good once, for five minutes. The device gets a key of its own.</p>
-      <button class="main" onClick=${make}>Show a code</button>`}`;
+      <p class="dim" role="timer">${t("goodFor", { time: `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}` })}</p>`
+    : html`<p class="dim">${t("showsCode")}</p>
+      <button class="main" onClick=${make}>${t("showCode")}</button>`}`;
 }
 
 // A phone believes the certificate once it has the authority, which somebody must compare by eye.
 function Trust({ offer }) {
-  return html`<details class="trust"><summary>The first time: let the device trust this machine</summary>
-    <ol><li>Open <span class="secret">${offer.url}/authority.crt</span> on the device and go past the warning, this once.</li>
-      <li>iPhone, iPad: Settings, Profile Downloaded, install; then General, About, Certificate Trust Settings, switch it on.
-        Android: Settings, Security, Install a certificate, CA certificate.</li>
-      <li>Compare the fingerprint (SHA-256) that it shows: <span class="secret">${offer.fingerprint}</span></li></ol></details>`;
+  return html`<details class="trust"><summary>${t("trustTitle")}</summary>
+    <ol><li>${t("trustOpen")} <span class="secret">${offer.url}/authority.crt</span></li>
+      <li>${t("trustInstall")}</li>
+      <li>${t("trustCompare")} <span class="secret">${offer.fingerprint}</span></li></ol></details>`;
 }
 
 function Restart({ status }) {
   const [asked, setAsked] = useState(false);
   const supervised = ["launchd", "systemd"].includes(status.supervisor);
   const restart = () => { setAsked(true); call("shutdown", { restart: true }).catch(() => setAsked(false)); };
-  return html`<div class="notice" role="status"><p>This holds after a restart of the daemon.</p>${supervised
-    ? html`<button class="main" disabled=${asked} onClick=${restart}>${asked ? "Restarting…" : "Restart now"}</button>`
-    : html`<p>Run <code>swiftlmctl restart</code> on the machine.</p>`}</div>`;
+  return html`<div class="notice" role="status"><p>${t("holdsAfterRestart")}</p>${supervised
+    ? html`<button class="main" disabled=${asked} onClick=${restart}>${t(asked ? "restartingNow" : "restartNow")}</button>`
+    : html`<p>${t("runRestart")} <code>swiftlmctl restart</code></p>`}</div>`;
 }
 
 export function Network({ status }) {
@@ -94,13 +94,13 @@ export function Network({ status }) {
     await read();
   };
   return html`<section class="card"><label class="switch"><input type="checkbox" role="switch" checked=${open}
-      disabled=${!keys || host === null} onChange=${toggle} />Access from the local network</label>
-    <p class="dim">Off: only this machine. On: any device in your network that has a key; the first key is made for this browser.</p>
-    ${open && html`<label class="switch"><input type="checkbox" role="switch" checked=${tls !== "off"} onChange=${encrypt} />Encrypted (HTTPS)</label>
-      <p class="dim">Keys and chats cannot be read on the way, and the page can be installed. Each device must trust this machine once.</p>`}
+      disabled=${!keys || host === null} onChange=${toggle} />${t("lanAccess")}</label>
+    <p class="dim">${t("lanAccessText")}</p>
+    ${open && html`<label class="switch"><input type="checkbox" role="switch" checked=${tls !== "off"} onChange=${encrypt} />${t("encrypted")}</label>
+      <p class="dim">${t("encryptedText")}</p>`}
     ${(error || wrong) && html`<p class="error notice" role="alert">${error || wrong}</p>`}
     ${host !== null && pending && html`<${Restart} status=${status} />`}</section>
     ${open && served && html`<section class="card"><${Offer} /></section>`}
-    ${keys && html`<section class="card"><h2>Paired devices and keys</h2>
+    ${keys && html`<section class="card"><h2>${t("pairedDevices")}</h2>
       <${KeyList} keys=${keys} onChanged=${ask} /></section>`}`;
 }

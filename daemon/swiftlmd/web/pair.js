@@ -1,6 +1,7 @@
 // The other end of pairing: this device came here by the code that a trusted screen showed.
 import { html, useState } from "./vendor/htm-preact.js";
 import { pairWith } from "./api.js";
+import { t } from "./texts.js";
 
 const DEVICES = [[/iPhone/, "iPhone"], [/iPad/, "iPad"], [/Android/, "Android phone"],
   [/Macintosh/, "Mac"], [/Windows/, "Windows PC"]];
@@ -19,9 +20,9 @@ export function Pair({ token }) {
       location.reload();
     } catch (failure) { setError(failure.message); }
   };
-  return html`<main><form class="lock card" onSubmit=${pair}><h1>Pair this device</h1>
-    <p class="dim">It gets a key of its own, which can be revoked under Settings, Network.</p>
-    <label>Name of this device<input name="name" required maxlength="40" value=${guessed()} /></label>
+  return html`<main><form class="lock card" onSubmit=${pair}><h1>${t("pairThis")}</h1>
+    <p class="dim">${t("pairThisText")}</p>
+    <label>${t("deviceName")}<input name="name" required maxlength="40" value=${guessed()} /></label>
     ${error && html`<p class="error notice" role="alert">${error}</p>`}
-    <button class="main">Pair</button></form></main>`;
+    <button class="main">${t("pair")}</button></form></main>`;
 }

@@ -2,6 +2,7 @@
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { call } from "./api.js";
 import { bytes } from "./format.js";
+import { t } from "./texts.js";
 
 const KV_FORMATS = ["fp16", "turbo", "k4v3", "k4v4", "k8v3", "spec"];
 const LEAST_CONTEXT = 512;
@@ -27,10 +28,10 @@ function Table({ plan }) {
   const [low, high] = plan.speed?.decode_tokens_s || [];
   return html`<table><tbody>${(plan.terms || []).map((term) => html`<tr><th scope="row">${term.kind}
       <span class="dim"> ${term.note}</span></th><td>${bytes(term.bytes)}</td></tr>`)}
-    <tr class="sum"><th scope="row">needed</th><td>${bytes(plan.needed_bytes)}</td></tr>
-    <tr><th scope="row">available</th><td>${bytes(plan.available_bytes)}</td></tr>
-    ${high > 0 && html`<tr><th scope="row">speed <span class="dim"> ${plan.speed.measured ? "measured" : "predicted"}</span>
-      </th><td>${low} to ${high} tokens/s</td></tr>`}</tbody></table>`;
+    <tr class="sum"><th scope="row">${t("needed")}</th><td>${bytes(plan.needed_bytes)}</td></tr>
+    <tr><th scope="row">${t("available")}</th><td>${bytes(plan.available_bytes)}</td></tr>
+    ${high > 0 && html`<tr><th scope="row">${t("speed")} <span class="dim"> ${t(plan.speed.measured ? "measured" : "predicted")}</span>
+      </th><td>${t("tokensPerSecond", { speed: `${low} – ${high}` })}</td></tr>`}</tbody></table>`;
 }
 
 function Verdict({ plan, onFix }) {
@@ -48,14 +49,14 @@ function ContextSlider({ plan, chosen, onChange }) {
   const stops = Math.max(1, Math.ceil(Math.log2(most / LEAST_CONTEXT)));
   const at = Math.min(stops, Math.max(0, Math.log2(value / LEAST_CONTEXT)));
   const set = (event) => onChange(Math.min(most, LEAST_CONTEXT * 2 ** Number(event.target.value)));
-  return html`<label class="slider">Context <b>${value.toLocaleString("en")} tokens</b>
-    <input type="range" min="0" max=${stops} step="1" value=${Math.round(at)} aria-valuetext=${`${value} tokens`}
+  return html`<label class="slider">${t("context")} <b>${t("tokens", { n: value.toLocaleString() })}</b>
+    <input type="range" min="0" max=${stops} step="1" value=${Math.round(at)} aria-valuetext=${t("tokens", { n: value })}
       onChange=${set} /></label>`;
 }
 
 function KvSlider({ plan, chosen, onChange }) {
   const value = chosen || plan?.kv || KV_FORMATS[0];
-  return html`<label class="slider">KV format <b>${value}</b><input type="range" min="0"
+  return html`<label class="slider">${t("kvFormat")} <b>${value}</b><input type="range" min="0"
     max=${KV_FORMATS.length - 1} step="1" value=${Math.max(0, KV_FORMATS.indexOf(value))}
     aria-valuetext=${value} onChange=${(event) => onChange(KV_FORMATS[event.target.value])} /></label>`;
 }
@@ -77,5 +78,5 @@ export function Plan({ model, onLoad }) {
     ${error && html`<p class="error notice" role="alert">${error}</p>`}
     ${plan && html`<${Verdict} plan=${plan} onFix=${more} /><${Table} plan=${plan} />`}
     <button class="main" disabled=${plan?.strategy === "refused"} onClick=${() => onLoad(options)}>
-      Load with this</button></div>`;
+      ${t("loadWithThis")}</button></div>`;
 }
