@@ -47,9 +47,13 @@ async def test_another_device_goes_on_and_what_is_deleted_is_gone_everywhere(pag
         assert said == ["from the Mac", "from the phone"]
 
         await page.get_by_label("Delete the chat from the Mac").click()
-        await looks(phone, chat, "gone")
         await page.get_by_role("button", name="Undo").click()
-        await looks(phone, chat)
+        await page.locator(".user", has_text="from the phone").wait_for()
+        await page.get_by_label("Delete the chat from the Mac").click()
+        await looks(phone, chat, "gone")
+        assert store.changes("owner", 0).chats[-1]["gone"]
+        await ask(page, "from the Mac")
+        await page.locator(".figures").wait_for()
 
         await page.goto(f"{server.url}/#settings")
         await page.get_by_label("Keep chats on this machine").click()
