@@ -100,7 +100,7 @@ def _worker(source: bytes) -> bytes:
     files = [
         name if name in _AT_THE_ROOT else f"web/{name}"
         for name in names
-        if name not in ("sw.js", "index.html") and not name.endswith((".LICENSE", ".png"))
+        if name not in ("sw.js", "index.html", _PREVIEW) and not name.endswith((".LICENSE", ".png"))
     ]
     lines = {
         b'const VERSION = "";': f"const VERSION = {json.dumps(_version())};",
