@@ -161,6 +161,18 @@ def test_the_test_at_load_names_the_widths_that_differ(from_width, differing, tm
     assert exactness.differing_widths(seen, make, 50, alike=True) == differing
 
 
+def test_a_model_that_cannot_be_tried_is_served_without(tmp_path) -> None:
+    model = loaded("llama", tmp_path, num_hidden_layers=1)
+
+    def broken() -> list:
+        raise TypeError("no such cache")
+
+    found = exactness.settle(model, broken, "on", 50, mx.float32, 16)
+    assert not found.alike
+    assert "no such cache" in found.note
+    assert type(model.layers[0].self_attn.q_proj) is nn.Linear
+
+
 def test_who_asks_for_exact_rows_is_told_what_was_found(tmp_path) -> None:
     folder = make_model("llama", tmp_path, num_hidden_layers=1)
     with EngineHarness(folder, exact="on") as engine:

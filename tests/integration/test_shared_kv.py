@@ -266,6 +266,28 @@ def test_agents_over_one_prompt_are_admitted_by_what_they_hold_together(tmp_path
     assert max(nbytes for _, nbytes in held) <= budget
 
 
+def test_prefill_over_shared_buffers_copies_no_more_than_a_layer_at_a_time(tmp_path) -> None:
+    model = loaded("llama", tmp_path, num_hidden_layers=12)
+    peaks = []
+    for shared_tokens in (0, 896):
+        caches = Shared(model).make()
+        for start in range(0, 1024, 128):
+            if start == shared_tokens > 0:
+                others = [cache.fork() for cache in caches]
+                advance(model, others, 1)  # who is further writes behind the common tokens
+            mx.reset_peak_memory()
+            before = mx.get_active_memory()
+            advance(model, caches, 128)
+        assert len(caches[0].extents()) == (2 if shared_tokens else 1)
+        peaks.append(mx.get_peak_memory() - before)
+    assert peaks[1] <= peaks[0] + 2 * caches[0].nbytes
+
+
+def advance(model, caches: Caches, count: int) -> None:
+    model(mx.array([ids(1, count)]), cache=caches)
+    mx.eval([cache.state for cache in caches])
+
+
 def test_sharing_stays_out_of_models_that_compute_with_their_keys(tmp_path) -> None:
     model = loaded("deepseek_v3", tmp_path)
     shared, prefix = Shared(model), ids(1, PREFIX)
