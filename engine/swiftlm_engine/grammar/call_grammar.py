@@ -292,8 +292,25 @@ _MINIMAX_M3_TAGS = Tags(
     keys=r"(?!item$)[^<>/\s](?:[^<>]*[^<>\s])?",
     avoid=(TAG_MARK,),
 )
+_STEP3_TAGS = Tags(
+    '<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="NAME">\n',
+    '<steptml:parameter name="KEY">',
+    "</steptml:parameter>",
+    "</steptml:invoke><｜tool_call_end｜>\n",
+    after="\n",
+    avoid=("</steptml:invoke>",),
+)
 _PLAMO = "<|plamo:{}:plamo|>"
 _SYNTAXES = {
+    "step3": CallSyntax(
+        "<｜tool_calls_begin｜>", tagged(_STEP3_TAGS), open="\n", end="<｜tool_calls_end｜>"
+    ),
+    "xlam": _list("", "", _JSON_CALL),
+    "function_call": CallSyntax(
+        "<function_call>",
+        _around(' {"name": "NAME", "arguments": ', "}"),
+        separator="\n<function_call>",
+    ),
     "minimax_m3": CallSyntax(
         f"{TAG_MARK}<tool_call>",
         tagged(_MINIMAX_M3_TAGS),

@@ -23,6 +23,8 @@ _SPELLINGS = {
     "nemotron": _Spelling(_LIST, "<TOOLCALL>[", ", ", "]</TOOLCALL>"),
     "pangu": _Spelling(_LIST, "[unused11][", ", ", "][unused12]"),
     "functools": _Spelling(_LIST, "functools[", ", ", "]"),
+    "xlam": _Spelling(_LIST, "[", ", ", "]"),
+    "function_call": _Spelling(f"<function_call> {_LIST}", between="\n"),
     "mistral": _Spelling(_LIST, "[TOOL_CALLS] [", ", ", "]"),
     "tool_calls": _Spelling(_LIST, "<tool_calls>\n", "\n", "\n</tool_calls>"),
     "llama3": _Spelling('{"name": NAME, "parameters": ARGUMENTS}', between="; "),

@@ -19,6 +19,8 @@ from swiftlm_engine.text.markers import MARK
 from swiftlm_engine.text.output_parser import OutputOptions, OutputParser
 from swiftlm_engine.text.tools.json_stream import JsonStream, completion
 
+# ruff: noqa: RUF001 - the tokens of Step3 are spelled with wide bars
+
 TOOL = ToolSpec(
     "get_weather",
     "",
@@ -64,6 +66,18 @@ NEW = {
     ),
     "pangu": (f'[unused11][{{"name": "get_weather", "arguments": {ARGUMENTS}}}][unused12]',
               "[unused11]", ()),
+    "step3": (
+        "<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜>"
+        '<steptml:invoke name="get_weather">\n<steptml:parameter name="city">Rome'
+        '</steptml:parameter>\n<steptml:parameter name="days">3</steptml:parameter>\n'
+        "</steptml:invoke><｜tool_call_end｜>\n<｜tool_calls_end｜>", "<｜tool_calls_begin｜>",
+        ("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", "<｜tool_call_begin｜>",
+         "<｜tool_call_end｜>", "<｜tool_sep｜>"),
+    ),
+    "xlam": (f'[{{"name": "get_weather", "arguments": {ARGUMENTS}}}]',
+             "make calls in a single JSON array", ()),
+    "granite 20b": (f'<function_call> {{"name": "get_weather", "arguments": {ARGUMENTS}}}',
+                    "<function_call>", ()),
     "olmo": ('<function_calls>get_weather(city="Rome", days=3)</function_calls>',
              "<function_calls>", ()),
     "command_r": (

@@ -163,6 +163,7 @@ ENDS = (
     "\n</parameter>\n", "</parameter>\n", "</arg_value>", "</longcat_arg_value>", "</param>",
     "<escape>", "</｜DSML｜parameter>\n", "</atem:parameter>\n", "]]></param>",  # noqa: RUF001
     "]<]minimax[>[</a>", "</arg_value:opensource>\n", "<|tool_arg:end|>\n",
+    "</steptml:parameter>\n",
 )  # fmt: skip
 # Versions of families, and families without an example of their own: template and special tokens.
 VERSIONS = {
@@ -219,6 +220,18 @@ VERSIONS = {
     "pangu": ("[unused11]", ("[unused11]", "[unused12]")),
     "olmo": ("<function_calls>", ()),
     "command_r": ("Action:\n```json", ()),
+    "step3": (
+        "<｜tool_calls_begin｜>",  # noqa: RUF001
+        (
+            "<｜tool_calls_begin｜>",  # noqa: RUF001
+            "<｜tool_calls_end｜>",  # noqa: RUF001
+            "<｜tool_call_begin｜>",  # noqa: RUF001
+            "<｜tool_call_end｜>",  # noqa: RUF001
+            "<｜tool_sep｜>",  # noqa: RUF001
+        ),
+    ),
+    "xlam": ("make calls in a single JSON array", ()),
+    "granite 20b": ("<function_call>", ()),
 }
 FAMILIES = (*CALLS, *VERSIONS)
 
@@ -265,6 +278,7 @@ VALUE_ENDS = {
     "minimax_m3": "]<]minimax[>[</a>",
     "hunyuan": "</arg_value:opensource>\n",
     "solar_open_2": "<|tool_arg:end|>\n",
+    "step3": "</steptml:parameter>\n",
 }
 
 

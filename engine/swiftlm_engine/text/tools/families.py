@@ -210,6 +210,12 @@ def _hunyuan(suffix: str) -> Callable[[CallContext], Starts]:
     return starts
 
 
+def _step3(context: CallContext) -> Starts:
+    syntax = syntaxes.step3(context.mark)
+    start = syntax.section_start
+    return {start: _tagged(context, syntax, start), syntax.call_start: _tagged(context, syntax)}
+
+
 def _solar_open_2(context: CallContext) -> Starts:
     syntax = syntaxes.solar(context.mark)
     return {syntax.call_start: _tagged(context, syntax)}
@@ -336,6 +342,11 @@ def bare_any(context: CallContext) -> Starts:
     return bare_json(context) | {"[": _bare_list(context)}
 
 
+def _bare_json_list(context: CallContext) -> Starts:
+    """xLAM: a list of calls and nothing around it."""
+    return bare_json(context) | {"[": _json(context, "", bare=True)}
+
+
 def _json_between(start: str, *ends: str) -> Callable[[CallContext], Starts]:
     def starts(context: CallContext) -> Starts:
         marked = context.mark(start)
@@ -354,6 +365,11 @@ HERMES = ToolFamily(
     interrupts=('<tool_call>\n{"name"', '<tool_call>{"name"'),
 )  # fmt: skip
 FAMILIES = (
+    ToolFamily(
+        "step3", _step3,
+        controls=("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", "<｜tool_call_begin｜>",
+                  "<｜tool_call_end｜>", "<｜tool_sep｜>"),
+    ),
     ToolFamily(
         "minimax_m3", _minimax_m3, controls=(TAG_MARK, "<tool_call>", "</tool_call>")
     ),
@@ -447,6 +463,8 @@ FAMILIES = (
     ),
     ToolFamily("command_r", _command_r),
     ToolFamily("functools", _json_between("functools")),
+    ToolFamily("function_call", _json_between("<function_call>", "</function_call>")),
+    ToolFamily("xlam", _tool_call_tag, bare=_bare_json_list),
     HERMES,
 )  # fmt: skip
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -461,6 +479,8 @@ MLX_LM_NAMES = {
 
 # What a chat template or a vocabulary says about the family, most telling first.
 SIGNS: tuple[tuple[str, str], ...] = (
+    ("step3", r"steptml:|<｜tool_calls_begin｜>"),
+    ("xlam", r"make calls in a single JSON array"),
     ("minimax_m3", r"\]<\]minimax\[>\["),
     ("solar_open_2", r"<\|tool_arg:start\|>"),
     ("solar_open", r"<\|tool_call:begin\|>"),
@@ -494,6 +514,7 @@ SIGNS: tuple[tuple[str, str], ...] = (
     ("hermes", r"<tool_call>"),
     ("granite", r"<\|tool_call\|>"),
     ("functools", r"functools\["),
+    ("function_call", r"<function_call>"),
     ("llama3", r"<\|python_tag\|>|ipython"),
 )
 

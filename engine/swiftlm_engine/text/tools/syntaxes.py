@@ -1,5 +1,7 @@
 """The tags of each family that writes its calls as tags."""
 
+# ruff: noqa: RUF001, RUF002 - the tokens of Step3 are spelled with wide bars
+
 import re
 from collections.abc import Callable
 
@@ -104,6 +106,25 @@ def invoke(
         section_start=section_start,
         section_end=section_end,
         style=style,
+    )
+
+
+def step3(mark: Mark) -> TagSyntax:
+    """`function<｜tool_sep｜><steptml:invoke name="f">...` between tokens of its own: Step3."""
+    begin, sep = mark("<｜tool_call_begin｜>"), mark("<｜tool_sep｜>")
+    return TagSyntax(
+        call=re.compile(
+            rf"(?:{re.escape(sep)}\s*)?{re.escape(begin)}(?:\s*function\s*{re.escape(sep)})?\s*"
+            r'<steptml:invoke\s+name="(?P<name>[^">]+)">'
+        ),
+        call_start=begin,
+        call_close="</steptml:invoke>" + mark("<｜tool_call_end｜>"),
+        param=re.compile(r'<steptml:parameter\s+name="(?P<key>[^">]+)">'),
+        param_start="<steptml:parameter",
+        param_close="</steptml:parameter>",
+        section_start=mark("<｜tool_calls_begin｜>"),
+        section_end=mark("<｜tool_calls_end｜>"),
+        tag_end='">',
     )
 
 
