@@ -199,6 +199,27 @@ async def test_a_hub_model_is_planned_before_it_is_fetched_and_fetched_on_first_
     assert json.loads(await ctl(place, "plan", NAME, "--json"))["here"]
 
 
+async def test_a_stream_counts_the_download_of_a_model_that_was_not_here(
+    place: Home, hub: FakeHub
+) -> None:
+    hub.add(NAME, model_files(400_000))
+    hub.misbehave("model.safetensors", Slow(150_000))
+    body = {"model": NAME, "messages": [{"role": "user", "content": "hello"}], "stream": True}
+    async with daemon(place, models__on_missing="pull", http__keepalive="1s") as live:
+        async with live.http.post("/v1/chat/completions", json=body) as reply:
+            assert reply.status == 200, await reply.text()
+            lines = (await reply.text()).splitlines()
+        told = [line for line in lines if line.startswith(": pull ")]
+        assert told
+        assert all(line.partition(" bytes")[0].split("/")[1].isdecimal() for line in told)
+        assert lines[-2 if not lines[-1] else -1] == "data: [DONE]"
+        async with live.http.get("/v1/models") as reply:
+            assert NAME in {row["id"] for row in (await reply.json())["data"]}
+        path = {"model": str(place.root / "elsewhere"), "messages": body["messages"]}
+        async with live.http.post("/v1/chat/completions", json=path) as reply:
+            assert reply.status == 404  # a client's path is never fetched
+
+
 async def test_a_plain_word_is_answered_with_the_nearest_local_name(
     live: LiveDaemon, place: Home
 ) -> None:

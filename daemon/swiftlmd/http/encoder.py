@@ -69,4 +69,6 @@ def _read(progress: m.Progress) -> tuple[str, str, float]:
         done, total = progress.done_bytes, progress.total_bytes
         return "pull", f"pull {done}/{total} bytes", done / total
     done, total = progress.done_tokens, progress.total_tokens
-    return "prefill", f"prefill {done}/{total}", done / total if total else 0.0
+    if not total:  # a download of which no size is known yet
+        return "", "", 0.0
+    return "prefill", f"prefill {done}/{total}", done / total
