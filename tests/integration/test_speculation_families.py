@@ -51,7 +51,7 @@ def test_drafts_change_no_text(name, kind, tmp_path):
         (plain,) = engine.run(job("plain", PROMPT, settings, no_cache=True))
         answer = ids(plain)
         assert len(answer) == NEW
-        plant(engine, PROMPT, answer)
+        plant(engine, [(PROMPT, answer)])
         (drafted,) = engine.run(job("drafted", PROMPT, settings))
         timings = drafted.finished.timings
         assert ids(drafted) == answer
@@ -71,7 +71,7 @@ def test_a_text_that_ends_inside_a_draft_is_kept_without_what_came_behind(name, 
     with EngineHarness(make_model(name, tmp_path), prefix_cache_bytes=16 << 20) as engine:
         (plain,) = engine.run(job("plain", PROMPT, settings, no_cache=True))
         answer = ids(plain)
-        plant(engine, PROMPT, answer, 8)
+        plant(engine, [(PROMPT, answer)], 8)
         for at in (9, 23):
             stop = plain.content[at : at + 3]
             (ended,) = engine.run(job(f"ends{at}", PROMPT, settings, stop=(stop,)))
@@ -91,7 +91,7 @@ def test_rows_come_and_go_between_drafts(name, tmp_path):
         other = job("other", PROMPT[:20], settings, max_tokens=6)
         (plain,) = engine.run(job("plain", PROMPT, settings))
         (alone,) = engine.run(other)
-        plant(engine, PROMPT, ids(plain))
+        plant(engine, [(PROMPT, ids(plain))])
         engine.submit(job("a", PROMPT, settings))
         said: dict[str, list[int]] = defaultdict(list)
 

@@ -14,6 +14,7 @@ they may lack a few more, which are fed with the next pass (`Row.behind`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,7 +98,9 @@ class DecodeBatch:
         self._before_wait = before_wait
         self._caches = RowCaches(
             unpadded=ranks is SINGLE_PROCESS,  # the ranks of a group would have to agree
-            prefers_padding=mx.default_device().type == mx.DeviceType.cpu,
+            # Drafts of several rows go through rows that are not padded.
+            prefers_padding=mx.default_device().type == mx.DeviceType.cpu
+            and (speculator is None or speculator.one_sequence),
             alike=alike,
         )
         self._alike = alike
@@ -139,15 +142,18 @@ class DecodeBatch:
         self._caches.extend(caches)
         self._rows += rows
 
-    def remove(self, rows: list[Row], overrun: int = 0) -> list[Caches]:
+    def remove(self, rows: list[Row], overruns: Sequence_[int] = ()) -> list[Caches]:
         """Takes rows out and returns the caches of each, for single use again.
 
-        A lone row's last `overrun` tokens are taken back: a checked pass went past the end.
+        Their last `overruns` tokens are taken back: a checked pass went past the end.
         """
-        if overrun:
+        counts = dict(zip(map(id, rows), overruns, strict=False))
+        if len(self._rows) > 1 and any(counts.values()):
+            self._caches.take_back([counts.get(id(row), 0) for row in self._rows])
+        elif any(counts.values()):
             [lone] = self._rows
             assert lone.round is not None
-            lone.round.keep_fewer(overrun)
+            lone.round.keep_fewer(counts[id(lone)])
         self._catch_up()
         ats = [self._rows.index(row) for row in rows]
         keep = [i for i in range(len(self._rows)) if i not in ats]
@@ -181,6 +187,8 @@ class DecodeBatch:
         assert self._inputs is not None
         with mx.stream(self._stream):
             if self._speculates():
+                if len(self._rows) > 1:
+                    return self._checked_rows_step()
                 return self._checked_step(self._rows[0])
             self._catch_up()
             if self._awaits_first_tokens():
@@ -212,18 +220,55 @@ class DecodeBatch:
     # -- several tokens at once
 
     def _speculates(self) -> bool:
-        """A lone row whose next draws depend on nothing but logits and its own noise."""
+        """Rows whose next draws depend on nothing but logits and their own noise."""
         if self._speculator is None:
             return False
-        if len(self._rows) != 1:
+        if len(self._rows) > 1 and (self._speculator.one_sequence or not self._caches.takes_drafts):
             self._speculator.interrupt()
             return False
-        row = self._rows[0]
-        self._speculator.enter(row.num_last_read)
-        row.num_last_read = 0
+        self._speculator.enter(sum(row.num_last_read for row in self._rows), len(self._rows))
+        for row in self._rows:
+            row.num_last_read = 0
+        return self._speculator.worth_trying and all(self._is_free(row) for row in self._rows)
+
+    def _is_free(self, row: Row) -> bool:
+        if len(self._rows) > 1 and not row.may_replay:
+            return False  # positions behind pictures are told by row
         bound = row.constraint is not None or row.top_logprobs is not None or row.forced_ids
-        free = not (bound or row.sampling.settings.needs_history or self._is_masked(row))
-        return free and self._speculator.worth_trying
+        return not (bound or row.sampling.settings.needs_history or self._is_masked(row))
+
+    def _checked_rows_step(self) -> list[RowToken]:
+        """Several rows, with drafts or without, in one pass."""
+        assert self._speculator is not None
+        assert self._inputs is not None
+        self._before_wait()
+        tokens = self._read()
+        pending = self._inputs.tolist()
+        drafts = [self._draft(row, [one]) for row, one in zip(self._rows, pending, strict=True)]
+        if not any(drafts):
+            self._dispatch(self._forward(self._inputs))
+            return tokens
+        checked = self._speculator.check_rows(
+            lambda fed, counts: self._caches.forward_drafts(self._model, fed, counts),
+            [
+                (row.sampling, one, draft)
+                for row, one, draft in zip(self._rows, pending, drafts, strict=True)
+            ],
+        )
+        self._caches.take_back([one.num_rejected for one in checked])
+        for row, draft, one in zip(self._rows, drafts, checked, strict=True):
+            tokens += self._take_held(row, draft, one.held)
+        self._inputs = mx.array([one.drawn for one in checked], dtype=mx.int32)
+        return tokens
+
+    @staticmethod
+    def _take_held(row: Row, draft: list[int], held: list[int]) -> list[RowToken]:
+        row.num_drafted += len(draft)
+        row.num_accepted += len(held)
+        row.sequence.output_ids += held
+        row.num_last_read += len(held)
+        row.num_drawn = len(row.sequence.output_ids) + 1
+        return [RowToken(row, token_id) for token_id in held]
 
     def _checked_step(self, row: Row) -> list[RowToken]:
         """Reads the pending token first; with a draft, one pass yields all of it that holds."""
@@ -240,20 +285,14 @@ class DecodeBatch:
         caches, sampling = self._caches.only, row.sampling
         checked = self._speculator.check(self._model, caches, sampling, known, draft, self._alike)
         row.round = checked.round
-        row.num_drafted += len(draft)
-        row.num_accepted += len(checked.held)
-        for token_id in checked.held:
-            row.sequence.output_ids.append(token_id)
-            row.num_last_read += 1
-            tokens.append(RowToken(row, token_id))
-        row.num_drawn = len(row.sequence.output_ids) + 1
+        tokens += self._take_held(row, draft, checked.held)
         self._inputs = mx.array([checked.drawn], dtype=mx.int32)
         return tokens
 
     def _draft(self, row: Row, known: list[int]) -> list[int]:
         """No longer than what can be taken back, and nothing behind an end."""
         assert self._speculator is not None
-        caches = self._caches.only
+        caches = self._caches.only if len(self._rows) == 1 else []  # of several any can be trimmed
         cannot = not row.may_replay and needs_replay(caches)
         if known[-1] in row.end_ids or cannot or len(known) > MAX_BEHIND:
             return []

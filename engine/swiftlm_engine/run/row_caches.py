@@ -29,6 +29,7 @@ from mlx_lm.models.cache import (
 )
 
 from swiftlm_engine.brain.kv_extents import Extent, SharedBytes
+from swiftlm_engine.kv.draft_rows import DraftRows
 from swiftlm_engine.kv.prefixed_cache import PrefixedCache, common_tokens
 from swiftlm_engine.kv.shared_cache import STEP_TOKENS, SharedKVCache, Sharing, held_nbytes
 from swiftlm_engine.run.unpadded_cache import UnpaddedCache
@@ -149,6 +150,33 @@ class RowCaches:
         if self._alike and self._num_rows == 1 and self._can_unpad:
             return [_as_rows(cache) for cache in merged]
         return merged
+
+    @property
+    def takes_drafts(self) -> bool:
+        """Whether several tokens of each of several rows can go through in one step: exact KV of
+        every token, row by row, which the model was seen to take."""
+        return (
+            self._num_rows > 1
+            and not self._separate
+            and _Handed.ROWS in self._tried
+            and all(
+                isinstance(merged, UnpaddedCache)
+                and all(isinstance(row, SharedKVCache) for row in merged.rows)
+                for merged in self._merged
+            )
+        )
+
+    def forward_drafts(self, model: Any, inputs: mx.array, counts: list[int]) -> mx.array:
+        """Logits (sum of counts, V) after inputs that are so many tokens of each row; lazy. Behind
+        it the rows hold all of them: see `take_back`."""
+        layers = [DraftRows(list(merged.rows), counts) for merged in self._merged]
+        logits: mx.array = model(inputs[:, None], cache=layers)
+        return logits[:, -1, :]
+
+    def take_back(self, counts: list[int]) -> None:
+        """After `forward_drafts`."""
+        for merged in self._merged:
+            merged.take_back(counts)
 
     # -- joining and leaving
 

@@ -290,8 +290,7 @@ class Runner:
             for end in ends:
                 self.close(end.row.sequence, keep=end.keep, overrun=end.overrun)
             return
-        overrun = max((end.overrun for end in ends), default=0)  # of a row that is alone
-        removed = self.batch.remove([end.row for end in ends], overrun)
+        removed = self.batch.remove([end.row for end in ends], [end.overrun for end in ends])
         left: list[Extent[KVBuffer]] = []
         for end in ends:
             ids, caches = self._held_ids(end.row.sequence, end.row), removed.pop(0)
@@ -361,6 +360,8 @@ class Runner:
         self._prefilling.clear()
         self._unkept.clear()
         self.batch.clear()
+        if self._speculator is not None:
+            self._speculator.forget_all()
         self.notes.clear()
         mx.clear_cache()
 
@@ -370,7 +371,7 @@ class Runner:
             return self._prefilling.pop(sequence.key)
         if row := self._row_of(sequence):
             self._ranks.drop(sequence.key)
-            return self.batch.remove([row], overrun)[0]
+            return self.batch.remove([row], [overrun])[0]
         return None
 
     def _row_of(self, sequence: Sequence) -> Row | None:

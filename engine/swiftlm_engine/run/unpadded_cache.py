@@ -116,6 +116,12 @@ class UnpaddedCache:
         masks = [row.make_mask(N, **options) for row in self.rows]
         return None if all(mask is None for mask in masks) else RowMasks(masks)
 
+    def take_back(self, counts: Sequence[int]) -> None:
+        """So many of each row's newest tokens, which drafts have added to the rows themselves."""
+        for row, count in zip(self.rows, counts, strict=True):
+            row.trim(count)
+        self._take(self.rows)
+
     def extend(self, other: UnpaddedCache) -> None:
         self._take([*self.rows, *other.rows])
 

@@ -31,7 +31,7 @@ def choose_speculator(
     if asked in ("", "off"):
         return None
     if asked == NGRAM:
-        return Speculator(NgramDrafter, draft_tokens or DEFAULT_NGRAM_TOKENS)
+        return Speculator(NgramDrafter, draft_tokens or DEFAULT_NGRAM_TOKENS, one_sequence=False)
     make = _load_draft(Path(asked), tokenizer, dtype)
     return Speculator(make, draft_tokens or DEFAULT_DRAFT_TOKENS)
 

@@ -34,8 +34,8 @@ class DraftDepth:
         self._held = _KEPT * self._held + held
         self._num_drafts += 1
 
-    def took(self, tokens: int, seconds: float) -> None:
-        """A pass over so many tokens of one sequence."""
+    def took(self, tokens: float, seconds: float) -> None:
+        """A pass over so many tokens of each sequence."""
         if tokens == 1:
             self._plain_s = _mean(self._plain_s, seconds)
         else:
