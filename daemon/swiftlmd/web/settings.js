@@ -17,9 +17,11 @@ const RANGES = { "engine.parallel": [0, 64], "engine.draft_tokens": [0, 16], "en
 const HINTS = { size: "auto, 8GB, 60%", seconds: "90s, 30m, 2h" };
 const THEME_ICONS = { system: "monitor", light: "sun", dark: "moon" };
 
+const ACRONYMS = /\b(api|ca|cpu|gpu|http|https|kv|ssd|tls)\b/gi;
+
 const nameOf = (key) => {
   const words = key.slice(key.lastIndexOf(".") + 1).replaceAll("_", " ");
-  return words[0].toUpperCase() + words.slice(1);
+  return (words[0].toUpperCase() + words.slice(1)).replace(ACRONYMS, (word) => word.toUpperCase());
 };
 
 // Takes over the saved value when that changes, and nothing while somebody writes: the answer to
