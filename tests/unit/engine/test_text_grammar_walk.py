@@ -160,6 +160,7 @@ NASTY = (
     "2024-01-01",
 )  # fmt: skip
 ENDS = (
+    "</｜GCML｜parameter>\n",  # noqa: RUF001
     "\n</parameter>\n", "</parameter>\n", "</arg_value>", "</longcat_arg_value>", "</param>",
     "<escape>", "</｜DSML｜parameter>\n", "</atem:parameter>\n", "]]></param>",  # noqa: RUF001
     "]<]minimax[>[</a>", "</arg_value:opensource>\n", "<|tool_arg:end|>\n",
@@ -279,6 +280,7 @@ VALUE_ENDS = {
     "hunyuan": "</arg_value:opensource>\n",
     "solar_open_2": "<|tool_arg:end|>\n",
     "step3": "</steptml:parameter>\n",
+    "gigachat35": "</｜GCML｜parameter>\n",  # noqa: RUF001
 }
 
 

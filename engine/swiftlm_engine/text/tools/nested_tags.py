@@ -25,6 +25,7 @@ TAG_MARK = "]<]minimax[>["
 _TAG = re.compile(re.escape(TAG_MARK) + r"<(/?)([^<>]+?)\s*>")
 _INVOKE = re.compile(r"invoke\s+name\s*=\s*[\"']?([^\"']+)[\"']?")
 MAX_DEPTH = 64
+_DECODER = json.JSONDecoder(strict=False)
 
 
 @dataclass(slots=True)
@@ -52,7 +53,7 @@ def _elements(body: str) -> list[_Element]:
     root = _Element("")
     path = [root]
     at = 0
-    for match in _TAG.finditer(body):
+    while match := _TAG.search(body, at):
         path[-1].text += body[at : match.start()]
         at = match.end()
         closes, tag = match.groups()
@@ -61,6 +62,8 @@ def _elements(body: str) -> list[_Element]:
                 raise ValueError("nested too deep")
             path[-1].children.append(_Element(tag))
             path.append(path[-1].children[-1])
+            whole = _json_end(body, at, tag)
+            path[-1].text, at = body[at:whole], whole
         elif len(path) > 1 and tag in (path[-1].tag, path[-1].tag.split()[0]):
             path.pop()
         else:
@@ -68,6 +71,18 @@ def _elements(body: str) -> list[_Element]:
     if len(path) > 1 or body[at:].strip():
         raise ValueError("an element is not closed")
     return root.children
+
+
+def _json_end(body: str, at: int, tag: str) -> int:
+    """Where the JSON ends that is all of an element: its texts may hold a tag. `at` if it is not
+    JSON."""
+    if body[at : at + 1] not in ("{", "["):
+        return at
+    try:
+        _, end = _DECODER.raw_decode(body, at)
+    except (ValueError, RecursionError):
+        return at
+    return end if body[end:].lstrip().startswith(f"{TAG_MARK}</{tag}") else at
 
 
 def _json(element: _Element, schema: Schema, root: Schema) -> str:
