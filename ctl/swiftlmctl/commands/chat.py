@@ -82,7 +82,7 @@ def run(
         return
     output.say()
     if verbose:
-        output.say(chat_loop.summary(answer))
+        output.say_wrapped(chat_loop.summary(answer))
 
 
 def chat(
@@ -127,7 +127,7 @@ async def _talk(talk: chat_loop.Conversation, verbose: bool) -> None:
             answer = await _until_interrupted(talk.ask(text, output.write))
             output.say()
             if verbose and answer is not None:
-                output.say(chat_loop.summary(answer))
+                output.say_wrapped(chat_loop.summary(answer))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C is no error: we are leaving
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from swiftlm_engine.brain.facts import ModelFilesError
+from swiftlm_engine.brain.ledger import EntryKind
 from swiftlm_engine.brain.plan import BadPlanRequest, Plan, Strategy, auto_context
 
 _TIGHT = 0.85  # of what is available; above it little is left for other programs
@@ -61,6 +62,9 @@ def _verdict(plan: Plan) -> FitVerdict:
         return FitVerdict.TOO_LARGE
     if plan.strategy is Strategy.STREAMED:
         return FitVerdict.STREAMS
-    close = plan.needed_bytes > plan.available_bytes * _TIGHT
+    # What `auto` spends on requests side by side goes first where room is short.
+    parallel = plan.settings.parallel if plan.request.parallel is None else 1
+    spare = plan.need.of(EntryKind.KV) * (parallel - 1) // parallel
+    close = plan.needed_bytes - spare > plan.available_bytes * _TIGHT
     shorter = plan.request.context is None and plan.settings.context < auto_context(plan.facts)
     return FitVerdict.TIGHT if close or shorter else FitVerdict.FITS

@@ -66,6 +66,13 @@ def test_less_and_less_room_goes_from_fits_over_tight_to_too_large(folder: Path)
     assert set(found) == set(order)
 
 
+@pytest.mark.parametrize("room", [10, 16, 20.4, 24, 32, 64])
+def test_a_smaller_model_is_never_tighter_than_a_larger_one(room: float) -> None:
+    order = list(FitVerdict)
+    found = [of_size(size, machine(room)).verdict for size in (0.335, 0.97, 1.7, 2.3, 4.6, 8.3)]
+    assert found == sorted(found, key=order.index)
+
+
 def test_a_folder_that_cannot_be_planned_is_unknown(tmp_path: Path) -> None:
     found = of_folder(tmp_path, PlanRequest(), machine(64))
     assert (found.verdict, found.runs) == (FitVerdict.UNKNOWN, False)
