@@ -5,10 +5,12 @@ Beginnings seen in earlier turns are remembered by length and digest, so that a 
 costs a few drawings per request and not one per turn.
 """
 
+from __future__ import annotations
+
 import hashlib
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,11 +59,12 @@ class Boundaries:
         self._seen: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()
 
     def find(self, text: str, turns: Turns, draw: Draw) -> list[Position]:
-        positions = [*self._head(text, turns, draw), *self._turns(text, turns, draw)]
+        found = _Beginnings(text)
+        positions = [*self._head(found, turns, draw), *self._turns(found, turns, draw)]
         last = max((p.at for p in positions), default=0)
         return [*positions, *_answer(text, last)]
 
-    def _head(self, text: str, turns: Turns, draw: Draw) -> Iterator[Position]:
+    def _head(self, text: _Beginnings, turns: Turns, draw: Draw) -> Iterator[Position]:
         """After the system message and the tools, in either order."""
         head = next((i for i, t in enumerate(turns) if not is_system(t)), len(turns))
         system = turns[:head]
@@ -73,8 +76,9 @@ class Boundaries:
             if length:
                 yield Position(length)
 
-    def _turns(self, text: str, turns: Turns, draw: Draw) -> Iterator[Position]:
+    def _turns(self, text: _Beginnings, turns: Turns, draw: Draw) -> Iterator[Position]:
         keys = _running_digests(draw.key, turns)
+        text.digest_all(self._seen[key][0] for key in keys if key in self._seen)
         last = len(turns) - 1 if draw.goes_on else len(turns)
         for end in range(last, 0, -1):
             if keys[end] in self._seen or last - end < MAX_NEW_TURNS:
@@ -83,22 +87,44 @@ class Boundaries:
                     yield Position(length, is_turn=True)
 
     def _beginning(
-        self, key: bytes, text: str, turns: Turns, draw: Draw, tools: bool = True
+        self, key: bytes, text: _Beginnings, turns: Turns, draw: Draw, tools: bool = True
     ) -> int:
         """How much of the text these turns are; 0 when it does not begin with them."""
         known = self._seen.get(key)
         if known is None:
             drawn = draw(turns, tools)
-            length = 0 if drawn is None else common_prefix(text, drawn)
-            known = (length, _digest(text[:length]))
+            length = 0 if drawn is None else common_prefix(text.text, drawn)
+            known = (length, text.digest(length))
             self._remember(key, known)
         length, digest = known
-        return length if _digest(text[:length]) == digest else 0
+        return length if text.digest(length) == digest else 0
 
     def _remember(self, key: bytes, beginning: tuple[int, bytes]) -> None:
         self._seen[key] = beginning
         if len(self._seen) > MAX_REMEMBERED:
             self._seen.popitem(last=False)
+
+
+class _Beginnings:
+    """The digests of a text's beginnings, many of them in one pass over it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._digests: dict[int, bytes] = {}
+
+    def digest(self, length: int) -> bytes:
+        if length not in self._digests:
+            self._digests[length] = _digest(self.text[:length])
+        return self._digests[length]
+
+    def digest_all(self, lengths: Iterable[int]) -> None:
+        running, before = hashlib.blake2b(digest_size=16), 0
+        for length in sorted(set(lengths)):
+            running.update(self.text[before:length].encode("utf-8", "surrogatepass"))
+            before = length
+            ended = running.copy()
+            ended.update(b"\0")
+            self._digests[length] = ended.digest()
 
 
 def common_prefix(a: str, b: str) -> int:

@@ -7,6 +7,7 @@ import threading
 import time
 from array import array
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 from swiftlm_engine.isolation.child import ChildFailed
@@ -16,6 +17,7 @@ from swiftlm_engine.isolation.work import current
 from swiftlm_engine.text import tokenizer_process
 from swiftlm_engine.text.boundaries import Encoded
 from swiftlm_engine.text.detokenizer import bare
+from swiftlm_engine.text.segments import Segments, segments_of
 from swiftlm_engine.text.tokenizer_process import COUNT, HEAD, ITEM
 
 LONG_TEXT = 256 * 1024  # characters; below, tokenising takes less than starting a process
@@ -77,9 +79,23 @@ class Encoder:
             return list(self._wrapper.encode(text, add_special_tokens=False))
 
     def with_ends(self, text: str) -> Encoded:
-        """Without special tokens. Raises as `ids` does."""
-        if self._is_long(text):
-            return self._apart(text, special=False)
+        """Without special tokens, and only what was not tokenised before. Raises as `ids` does."""
+        segments = self._segments
+        parts = segments.split(text)
+        missing = sum(map(len, segments.missing(parts)))
+        if missing <= LONG_TEXT and 2 * missing <= len(text):
+            return segments.encoded(text, parts, self._here)
+        # Most of it is new: in one piece, which is quicker than in many.
+        encoded = self._apart(text, special=False) if self._is_long(text) else self._here(text)
+        if segments.used:
+            segments.learn(encoded, parts)
+        return encoded
+
+    @cached_property
+    def _segments(self) -> Segments:
+        return segments_of(self._tokenizer, self._here)
+
+    def _here(self, text: str) -> Encoded:
         with self._natively():
             encoding = self._tokenizer(
                 text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
