@@ -161,6 +161,18 @@ SAME_PATTERNS = {
 }
 
 
+# llguidance holds bounds up to these. Wider ones are those of a type (an int64, a float32), and no
+# value that is written is near them: the nearer bound lets nothing wrong through.
+_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+_LARGEST_INTEGER = 9 * 10**18
+_LARGEST_NUMBER = 10**18
+
+
+def _held_bound(key: str, bound: int | float, integer: bool) -> int | float:
+    largest = _LARGEST_INTEGER if integer else _LARGEST_NUMBER
+    return max(bound, -largest) if key in ("minimum", "exclusiveMinimum") else min(bound, largest)
+
+
 def _loosened(node: Schema) -> dict[str, object]:
     """Without the keywords that say nothing, some of which llguidance would refuse."""
     known: dict[str, object] = {}
@@ -173,6 +185,8 @@ def _loosened(node: Schema) -> dict[str, object]:
             known[key] = value
         elif key == "pattern" and isinstance(value, str):
             known[key] = SAME_PATTERNS.get(value, value)
+        elif key in _BOUNDS and isinstance(value, int | float) and not isinstance(value, bool):
+            known[key] = _held_bound(key, value, node.get("type") == "integer")
         elif isinstance(value, Mapping):
             known[key] = _loosened(value)
         elif isinstance(value, list):

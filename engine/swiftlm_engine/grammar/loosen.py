@@ -23,7 +23,8 @@ KEYWORDS = (
     "uniqueItems", "contains", "minContains", "maxContains", "unevaluatedItems",
     "unevaluatedProperties", "dependentRequired", "dependentSchemas", "dependencies", "if", "then",
     "else", "not", "propertyNames", "patternProperties", "minProperties", "maxProperties",
-    "contentSchema", "$dynamicRef", "$recursiveRef", "multipleOf", "format",
+    "contentSchema", "$dynamicRef", "$recursiveRef", "multipleOf", "format", "minimum", "maximum",
+    "exclusiveMinimum", "exclusiveMaximum",
 )  # fmt: skip
 NAMED = re.compile(r"Unimplemented keys: \[([^\]]*)\]|'(\w+)' (?:cannot be held|with)")
 LOOKAROUND = re.compile(r"\(\?(?:[=!]|<[=!])")

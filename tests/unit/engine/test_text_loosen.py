@@ -6,6 +6,7 @@ import json
 import pkgutil
 import random
 import time
+from pathlib import Path
 
 import anthropic.types
 import pytest
@@ -107,6 +108,51 @@ def test_the_addresses_of_zod_are_enforced_as_they_are(
 
 def test_lookarounds_are_taken_out_whole() -> None:
     assert without_lookaround(r"^(?=.{1,9}$)a(?<![)(])b(?!(x)|\))c$") == "^abc$"
+
+
+# Made by zod 4.6.7's `toJSONSchema` from one object of each of its types and checks.
+ZOD = json.loads((Path(__file__).parents[2] / "support" / "zod_schemas.json").read_text())
+# What no grammar here knows: they are named, and the rest holds.
+ZOD_WEAKER = {
+    "string emoji", "string hostname", "iso duration", "regex lookahead", "regex backreference",
+    "regex word boundary", "set of strings as array", "records", "any",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("label", ZOD)
+def test_every_type_of_zod_is_enforced_or_named(benches: dict[str, Bench], label: str) -> None:
+    compiler = benches["hermes"].compiler
+    settled = settle(compiler, JsonSchema(ZOD[label]))
+    compiler.start(settled.rule, thinks=False)
+    assert bool(settled.warnings) is (label in ZOD_WEAKER), settled.warnings
+
+
+NUMBERS = {  # the bounds of a type, as zod, pydantic and schemars write them
+    "float32": {"type": "number", "minimum": -3.4028234663852886e38, "maximum": 3.4e38},
+    "float64": {"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1.797e308},
+    "int64": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+    "uint64": {"type": "integer", "minimum": 0, "maximum": 2**64 - 1},
+    "positive": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e300},
+}
+
+
+@pytest.mark.parametrize("label", NUMBERS)
+def test_the_bounds_of_a_type_are_held_also_where_strict_was_asked(
+    benches: dict[str, Bench], label: str
+) -> None:
+    bench = benches["hermes"]
+    made = tool(NUMBERS[label], strict=True)
+    assert settle(bench.compiler, ForcedCall((made,))).warnings == ()
+    for text in ("7", "1300000000000000000" if "int" in label else "2.5"):
+        assert bench.accepts(JsonSchema(NUMBERS[label]), text), text
+    signed = label not in ("uint64", "positive")
+    assert bench.accepts(JsonSchema(NUMBERS[label]), "-7") is signed
+
+
+def test_a_bound_that_cannot_be_held_is_given_up_by_name(benches: dict[str, Bench]) -> None:
+    huge = tool({"type": "number", "minimum": 1e30})
+    warned = settle(benches["hermes"].compiler, ForcedCall((huge,))).warnings
+    assert warned == ("tool 'send': properties.to.minimum: not enforced",)
 
 
 def test_what_is_no_schema_is_still_refused(benches: dict[str, Bench]) -> None:
