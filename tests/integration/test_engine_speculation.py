@@ -69,6 +69,16 @@ def test_draft_of_itself_is_always_accepted(folder):
         assert timings.draft_accepted == timings.draft_tokens > 0
 
 
+@pytest.mark.parametrize("name", ["gemma3_text", "qwen3_next"])
+def test_draft_model_may_have_windows_and_recurrent_layers(name, tmp_path):
+    """Its guesses leave no trace in its own caches: of itself each one holds."""
+    folder = make_model(name, tmp_path)
+    with EngineHarness(folder, draft=str(folder), draft_tokens=3) as engine:
+        job = GenerateJob("a", REPETITIVE * 2, SETTINGS["greedy"], max_tokens=24, ignore_eos=True)
+        timings = engine.run(job)[0].finished.timings
+        assert timings.draft_accepted == timings.draft_tokens > 0
+
+
 def test_draft_model_that_costs_more_than_it_brings_is_switched_off(folder, tmp_path):
     other = make_model("llama", tmp_path / "other", num_hidden_layers=6)
     with EngineHarness(folder, draft=str(other)) as engine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from engine_harness import Answer, EngineHarness
 from planted_drafts import plant
-from tiny_models import make_model
+from tiny_models import NAMES, make_model
 
 from swiftlm_engine.messages import GenerateJob
 from swiftlm_engine.sampling.settings import SamplingSettings
@@ -72,3 +72,20 @@ def test_texts_that_end_inside_drafts_leave_their_batch_without_what_came_behind
             assert answer.content == whole.content[: whole.content.index(stop)]
         assert engine.session.prefix.stats().refused_stores == {}
         assert [ids(answer) for answer in engine.run(*jobs)] == [ids(answer) for answer in alone]
+
+
+FAMILIES = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rows_of_every_family_say_the_same_where_drafts_are_looked_up(name, tmp_path):
+    """Greedy texts of random weights repeat themselves, so that many drafts hold."""
+    folder, settings = make_model(name, tmp_path), SETTINGS["greedy"]
+    jobs = [job(number, settings, max_tokens=60) for number in range(4)]
+    with EngineHarness(folder, parallel=4, prefix_cache_bytes=16 << 20) as engine:
+        plain = [ids(engine.run(one)[0]) for one in jobs]
+    with EngineHarness(folder, draft="ngram", parallel=4, prefix_cache_bytes=16 << 20) as engine:
+        assert [ids(engine.run(one)[0]) for one in jobs] == plain
+        for _ in range(2):  # the second time behind hits
+            assert [ids(answer) for answer in engine.run(*jobs)] == plain
+        assert engine.session.prefix.stats().refused_stores == {}

@@ -48,8 +48,6 @@ def _load_draft(folder: Path, tokenizer: Any, dtype: str) -> Callable[[], Drafte
         raise _refused(f"draft model {folder} has another vocabulary")
     if dtype in DTYPES:
         model.set_dtype(DTYPES[dtype])
-    if not all(cache.is_trimmable() for cache in make_prompt_cache(model)):
-        raise _refused(f"draft model {folder} has layers whose state cannot be taken back")
     return lambda: DraftModelDrafter(model, lambda: list(make_prompt_cache(model)))
 
 

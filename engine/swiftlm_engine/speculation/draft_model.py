@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
+
+from swiftlm_engine.prefix.snapshot import LeafKind, kind_of, leaves_of
 
 Caches = list[Any]
 
@@ -27,14 +30,21 @@ class DraftModelDrafter:
         """Greedy guesses, evaluated."""
         token = self._catch_up()
         guesses = []
+        # The guesses are fed, but they are not the sequence's tokens yet.
+        leaves = leaves_of(self._caches)
+        before = [
+            None if kind_of(leaf) is LeafKind.TRUNK else copy.deepcopy(leaf) for leaf in leaves
+        ]
         for _ in range(max_tokens):
             guesses.append(token)
             logits = self._model(token[None], cache=self._caches)[:, -1, :]
             token = mx.argmax(logits, axis=-1)
         ids = mx.concatenate(guesses).tolist() if guesses else []
-        # The guesses were fed, but they are not the sequence's tokens yet.
-        for cache in self._caches:
-            cache.trim(len(ids))
+        for leaf, kept in zip(leaves, before, strict=True):
+            if kept is None:
+                leaf.trim(len(ids))
+            else:
+                leaf.__dict__.update(vars(kept))
         return ids
 
     def _catch_up(self) -> mx.array:
