@@ -17,7 +17,7 @@ from swiftlm_engine.load.device import find_device
 from swiftlm_engine.load.weights import LoadedWeights, load_weights
 from swiftlm_engine.streaming.policy_choice import choose_policy
 from swiftlm_engine.streaming.report import StreamOptions
-from swiftlm_engine.streaming.slots import PolicyKind
+from swiftlm_engine.streaming.slots import PolicyKind, SlotMap, make_policy
 from swiftlm_engine.streaming.trace import Trace, replay
 
 PROMPTS = (
@@ -36,6 +36,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--disks", default="0.5,3,6", help="GB/s of reads of one expert's size")
+    parser.add_argument("--step-ms", type=float, default=8.0, help="a token of the resident model")
+    parser.add_argument("--wait-ms", type=float, default=0.15, help="for the router of a layer")
     arguments = parser.parse_args()
     loaded = load_weights(arguments.folder, "", find_device(), lambda *_: None, StreamOptions())
     assert loaded.streaming is not None
@@ -45,18 +48,58 @@ def main() -> None:
         _sample(loaded, prompt, arguments.tokens)
     loaded.streaming.streamer.close()
     experts, top_k = loaded.streaming.num_experts, loaded.streaming.experts_per_token
-    report = Report("slot policies: hit rate", ["slots", *PolicyKind, "chosen"])
+    layers = len({call.layer for call in trace.calls})
+    disks = [float(speed) for speed in arguments.disks.split(",")]
+    predicted = [f"tokens/s at {speed:g} GB/s" for speed in disks]
+    report = Report(
+        "slot policies: hit rate", ["slots", *PolicyKind, "one pool, lru", "chosen", *predicted]
+    )
     curves: Curves = {kind: [] for kind in PolicyKind}
     for slots in dict.fromkeys(max(top_k, round(experts * share)) for share in SHARES):
         for kind in PolicyKind:
             rate = replay(trace, slots, kind, count_from=0.5).hit_rate
             curves[kind].append((slots / experts, rate))
         rates = (f"{curves[kind][-1][1]:.3f}" for kind in PolicyKind)
-        report.add(f"{slots} of {experts}", *rates, choose_policy(trace, slots).policy)
+        chosen = choose_policy(trace, slots)
+        simulated = (
+            simulated_tokens_s(
+                missed=(1 - chosen.hit_rates[chosen.policy]) * top_k * layers,
+                record_bytes=loaded.streaming.record_bytes,
+                disk_bytes_s=disk * 1e9,
+                step_s=arguments.step_ms / 1e3 + layers * arguments.wait_ms / 1e3,
+            )
+            for disk in disks
+        )
+        pool = f"{pooled_hit_rate(trace, slots, experts):.3f}"
+        speeds = (f"{speed:.0f}" for speed in simulated)
+        report.add(f"{slots} of {experts}", *rates, pool, chosen.policy, *speeds)
     report.notes.append(f"{len(trace.calls)} calls, the second half counted")
     print(report)
     if arguments.out:
         (arguments.out / "slot_policies.svg").write_text(plot(curves))
+
+
+def pooled_hit_rate(trace: Trace, slots: int, num_experts: int) -> float:
+    """Of one pool of as many slots over all layers; the second half of the calls is counted."""
+    numbers = {layer: i for i, layer in enumerate(dict.fromkeys(c.layer for c in trace.calls))}
+    size = slots * len(numbers)
+    pool = SlotMap(size, make_policy(PolicyKind.LRU, size))
+    hits = wanted = 0
+    for number, call in enumerate(trace.calls):
+        first = numbers[call.layer] * num_experts
+        plan = pool.plan([first + expert for expert in call.experts])
+        pool.commit(plan)
+        if number >= len(trace.calls) // 2:
+            hits += len(plan.hits)
+            wanted += len(call.experts)
+    return hits / wanted
+
+
+def simulated_tokens_s(
+    *, missed: float, record_bytes: int, disk_bytes_s: float, step_s: float
+) -> float:
+    """One after the other: the layers' waits and arithmetic, then the reads of what missed."""
+    return 1 / (step_s + missed * record_bytes / disk_bytes_s)
 
 
 def _sample(loaded: LoadedWeights, prompt: str, tokens: int) -> None:
