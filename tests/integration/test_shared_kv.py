@@ -137,9 +137,9 @@ def test_eight_rows_over_one_prefix_hold_little_more_than_one(tmp_path) -> None:
 
 
 def test_a_hit_copies_nothing_and_a_turn_goes_on_in_place(tmp_path) -> None:
-    model = loaded("llama", tmp_path)
+    model = loaded("llama", tmp_path, num_hidden_layers=2)
     shared, prompt = Shared(model), ids(1, 2000)
-    [caches] = [shared.prefilled(prompt)]
+    [caches] = [shared.prefilled(prompt, chunk_tokens=512)]
     [text] = shared.decode([prompt], [caches])
     buffer = caches[0].extents()[0].buffer
     del caches
@@ -172,9 +172,9 @@ def test_two_sequences_that_go_on_from_one_place_do_not_see_each_other(tmp_path)
 
 
 def test_a_long_row_that_leaves_gives_back_what_the_others_do_not_need(tmp_path) -> None:
-    model = loaded("llama", tmp_path)
+    model = loaded("llama", tmp_path, num_hidden_layers=1)
     shared, prefix = Shared(model), ids(1, 1000)
-    shared.prefilled(prefix + ids(2, 3000))
+    shared.prefilled(prefix + ids(2, 3000), chunk_tokens=512)
     short = shared.prefilled(prefix + ids(3, 5), store=False)
     assert short[0].nbytes > 3 * 1024 * short[0].nbytes // 4096
     long_bytes = short[0].nbytes
@@ -200,9 +200,9 @@ def test_drafts_that_are_taken_back_leave_shared_tokens_alone(tmp_path) -> None:
 
 
 def test_the_ledger_counts_a_common_prefix_once(tmp_path) -> None:
-    model = loaded("llama", tmp_path)
+    model = loaded("llama", tmp_path, num_hidden_layers=1)
     shared, prefix = Shared(model), ids(1, 2000)
-    shared.prefilled(prefix + ids(2, 5))
+    shared.prefilled(prefix + ids(2, 5), chunk_tokens=512)
     one = shared.prefix.nbytes
     for i in range(7):
         shared.prefilled(prefix + ids(3 + i, 5))
@@ -241,7 +241,7 @@ def test_engine_with_agents_over_one_prompt_holds_it_once(tmp_path) -> None:
 def test_agents_over_one_prompt_are_admitted_by_what_they_hold_together(tmp_path) -> None:
     folder = make_model("llama", tmp_path, max_position_embeddings=8192, num_hidden_layers=1)
     options = {"context": 6144, "parallel": 4, "dtype": "float32", "kv": "fp16"}
-    system = "the quick brown fox " * 450
+    system = "the quick brown fox " * 400
     asks = [system + f"and question {i} of many" for i in range(4)]
     with EngineHarness(folder, **options, prefix_cache_bytes=1 << 28) as engine:
         [first] = engine.run(GenerateJob("first", asks[0], GREEDY, 24))
@@ -267,17 +267,17 @@ def test_agents_over_one_prompt_are_admitted_by_what_they_hold_together(tmp_path
 
 
 def test_prefill_over_shared_buffers_copies_no_more_than_a_layer_at_a_time(tmp_path) -> None:
-    model = loaded("llama", tmp_path, num_hidden_layers=12)
+    model = loaded("llama", tmp_path, num_hidden_layers=6)
     peaks = []
-    for shared_tokens in (0, 896):
+    for shared_tokens in (0, 448):
         caches = Shared(model).make()
-        for start in range(0, 1024, 128):
+        for start in range(0, 512, 64):
             if start == shared_tokens > 0:
                 others = [cache.fork() for cache in caches]
                 advance(model, others, 1)  # who is further writes behind the common tokens
             mx.reset_peak_memory()
             before = mx.get_active_memory()
-            advance(model, caches, 128)
+            advance(model, caches, 64)
         assert len(caches[0].extents()) == (2 if shared_tokens else 1)
         peaks.append(mx.get_peak_memory() - before)
     assert peaks[1] <= peaks[0] + 2 * caches[0].nbytes
