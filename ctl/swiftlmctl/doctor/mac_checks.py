@@ -48,14 +48,19 @@ CHECKS: tuple[MacCheck, ...] = (
         "swiftlmctl load NAME --kv turbo; swiftlmctl doctor --mac; swiftlmctl bench context",
     ),
     MacCheck(
+        "errors of Metal kernels are seen",
+        "`Metal kernels` passes: a kernel computes, and one with an error in it is refused",
+        "swiftlmctl doctor --mac",
+    ),
+    MacCheck(
         "no stall in the first long prompt",
         "with --kv turbo, prefill of 8k tokens is no slower the first time than the second",
         "swiftlmctl run -v with a long file, twice",
     ),
     MacCheck(
         "experts from the SSD",
-        "bytes read from disk as predicted; the measured disk is below 8 GB/s, also after a pull",
-        "swiftlmctl pull a model larger than memory; swiftlmctl plan and status --json",
+        "`streaming` passes; bytes read as predicted; the disk below 8 GB/s, also after a pull",
+        "swiftlmctl pull a model larger than memory; plan it, run it, then: doctor --mac",
     ),
     MacCheck(
         "memory comes back",
@@ -81,6 +86,17 @@ CHECKS: tuple[MacCheck, ...] = (
         "install on a fresh account",
         "`sh install.sh` ends with a real completion; a second run says that nothing changed",
         "sh install.sh && sh install.sh",
+    ),
+    MacCheck(
+        "install as a tool",
+        "`swiftlmctl setup` ends with a real completion, with uv and with pipx; `uninstall` "
+        "leaves models and configuration",
+        "uv tool install swiftlm && swiftlmctl setup && swiftlmctl uninstall",
+    ),
+    MacCheck(
+        "install in one line",
+        "the archive's hash is checked, and the installation ends with a real completion",
+        "curl -LsSf URL/install-swiftlm.sh | sh",
     ),
     MacCheck(
         "the job as launchd reads it",
@@ -145,8 +161,14 @@ CHECKS: tuple[MacCheck, ...] = (
     ),
     MacCheck(
         "sleep and wake",
-        "the first request after a night's sleep is answered; the log names the wake",
+        "`sleep clock` passes; the first request after a night's sleep is answered; the log names "
+        "the wake",
         "close the lid for an hour; swiftlmctl run hello",
+    ),
+    MacCheck(
+        "an idle service lets the chip sleep",
+        "IDLEW grows by at most 30 in 30 s with an idle model, daemon and engine together",
+        "top -l 2 -s 30 -stats pid,command,idlew | grep -i python",
     ),
     MacCheck(
         "no sleep while generating",
@@ -177,6 +199,16 @@ CHECKS: tuple[MacCheck, ...] = (
         "HTTPS for the local network",
         "a phone that trusts the authority opens and installs the page without a warning",
         "swiftlmctl config set http.tls auto; Settings, Network, Show a code",
+    ),
+    MacCheck(
+        "a restart with FileVault",
+        "after a login at the screen the service answers; before it, nothing does",
+        "sudo shutdown -r now; log in; swiftlmctl status",
+    ),
+    MacCheck(
+        "two users with the service",
+        "the second user's `start` names the port in use, and works with another port",
+        "swiftlmctl start as both; swiftlmctl config set http.port N",
     ),
     MacCheck(
         "upgrade while running",
