@@ -146,7 +146,7 @@ def plan(
     if json:
         output.say(reply.plan)
     elif verbose or "ranks" in plan or "strategy" not in plan:  # a group's plan is a table
-        report_tables.show(reply.plan)
+        report_tables.show(jsonlib.dumps(plan_words.told(plan)))
     else:
         for sentence in plan_words.sentences(plan):
             output.say_wrapped(sentence)

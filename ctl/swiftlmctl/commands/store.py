@@ -102,8 +102,8 @@ def best(json: Json = False) -> None:
         output.show_json([{"best": x.best, **output.plain(x.model)} for x in found])
     elif found:
         output.show_table(best_models.table(found))
-        output.say(
-            "\n`swiftlmctl plan MODEL` says how one runs, `swiftlmctl pull MODEL` fetches it"
+        output.say_wrapped(
+            "\n`swiftlmctl plan MODEL` says how one runs, `swiftlmctl pull MODEL` fetches it", 0
         )
     else:
         output.say("no model of the catalogue runs here; `swiftlmctl models search` says why")

@@ -62,3 +62,15 @@ def _warnings(plan: dict[str, Any]) -> list[str]:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
+
+
+_ONLY_IF_SO = ("auto_reduced", "shortfall_bytes", "forced")
+
+
+def told(plan: dict[str, Any]) -> dict[str, Any]:
+    """The plan for a table: limits that are not set and answers that are no are left out."""
+    shown = {name: item for name, item in plan.items() if item or name not in _ONLY_IF_SO}
+    limits = plan.get("engine")
+    if isinstance(limits, dict):
+        shown["engine"] = {name: item for name, item in limits.items() if item}
+    return shown

@@ -3,7 +3,7 @@
 import pytest
 
 from swiftlmctl.output import Table, fitted, wrapped
-from swiftlmctl.views.plan_words import sentences
+from swiftlmctl.views.plan_words import sentences, told
 
 PLAN = {
     "strategy": "resident", "needed_bytes": 5_000_000_000, "available_bytes": 16_000_000_000,
@@ -66,3 +66,10 @@ def test_long_sentences_are_wrapped_between_words(width: int) -> None:
 def test_a_word_longer_than_the_terminal_is_left_whole() -> None:
     path = "/" + "x" * 60
     assert path in wrapped(f"the folder {path} is not there", 40).split("\n")[1]
+
+
+def test_a_plans_table_leaves_out_what_is_not_so() -> None:
+    plan = {"forced": False, "shortfall_bytes": 0, "here": False, "total_bytes": 0, "engine": {
+        "wired_bytes": 0, "kv_budget_bytes": 5}}  # fmt: skip
+    assert told(plan) == {"here": False, "total_bytes": 0, "engine": {"kv_budget_bytes": 5}}
+    assert told({"forced": True, "ranks": []}) == {"forced": True, "ranks": []}
