@@ -25,7 +25,6 @@ QR_CODES = {
 
 
 async def test_a_key_is_shown_once_and_can_be_revoked(page, admin):
-    page.on("dialog", lambda dialog: dialog.accept())
     async with serve(admin=admin) as server:
         await page.goto(f"{server.url}/#settings")
         await page.get_by_role("button", name="Keys").click()
@@ -37,6 +36,7 @@ async def test_a_key_is_shown_once_and_can_be_revoked(page, admin):
         await page.get_by_role("button", name="Done").click()
         await page.get_by_text("sk-of-laptop").wait_for(state="detached")
         await page.get_by_role("button", name="Revoke laptop").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
         await page.get_by_text("None yet.").wait_for()
 
 
@@ -64,8 +64,8 @@ async def test_a_phone_pairs_with_the_real_daemon_by_the_code_of_a_trusted_scree
         await page.reload()
         await page.get_by_role("button", name="Network").click()
         await page.get_by_role("button", name="Revoke my phone").wait_for()
-        page.on("dialog", lambda dialog: dialog.accept())
         await page.get_by_role("button", name="Revoke my phone").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
         await other.get_by_text("This service needs a key").wait_for()
 
 

@@ -64,7 +64,7 @@ function Card({ model, budget }) {
   return html`<article class="card model"><div class="row head"><${Tile} name=${model.model} /><h2 class="grow">${model.model}</h2>
       <span class=${`state ${paused ? "warn" : TONES[state] || "quiet"}`}>${t(`state_${state || "cached"}`)}</span></div>
     <p class="dim facts">${[bytes(model.size_bytes), model.quantization, model.model_type,
-      model.context && t("tokens", { n: model.context.toLocaleString() }), model.vision && t("vision"),
+      model.context && t("tokens", { n: model.context }), model.vision && t("vision"),
       model.tools && t("tools"), model.licence, speed > 0 && t("tokensPerSecond", { speed: speed.toFixed(1) }),
       model.pinned && t("pinned")].filter(Boolean).join(" · ")}</p>
     ${model.state === "ready" && budget > 0 && html`<label class="meter">${t("ofBudget", { held: bytes(held), budget: bytes(budget) })}
