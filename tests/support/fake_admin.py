@@ -68,7 +68,7 @@ class FakeAdmin(m.AdminBase):
 
     async def status(self, message: m.StatusRequest) -> m.DaemonStatus:
         self.asked.append(message)
-        # What a daemon has said once does not change afterwards, whatever a test does to its fields.
+        # What a daemon has said does not change afterwards, whatever a test does to its fields.
         return replace(self.daemon, models=[replace(one) for one in self.daemon.models])
 
     async def watch_status(self, message: m.WatchStatusRequest) -> AsyncIterator[m.DaemonStatus]:
