@@ -7,6 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 
 from swiftlm_engine.grammar.lark import Schema
+from swiftlm_engine.text.tools.schema import pointer_key
 
 DEFINITIONS = ("$defs", "definitions")
 DATA = ("const", "enum", "default", "examples")
@@ -119,7 +120,7 @@ def _target(schema: Schema, ref: str) -> object:
         return None
     node: object = schema
     for part in ref.split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
+        key = pointer_key(part)
         if isinstance(node, list):
             node = node[int(key)] if key.isdecimal() and int(key) < len(node) else None
         else:

@@ -7,6 +7,7 @@ which texts are control tokens.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
 # Between the tokens of JSON: a line break and its indentation at most. Without a bound, a model
 # that is kept from ending may write white space for ever.
@@ -161,6 +162,9 @@ SAME_PATTERNS = {
 }
 
 
+# Generators for TypeScript name definitions as types are written: `#/definitions/List<string>`.
+_IN_URIS = "#%/:?=&+,;@!$'()*~[]"
+
 # llguidance holds bounds up to these. Wider ones are those of a type (an int64, a float32), and no
 # value that is written is near them: the nearer bound lets nothing wrong through.
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
@@ -185,6 +189,8 @@ def _loosened(node: Schema) -> dict[str, object]:
             known[key] = value
         elif key == "pattern" and isinstance(value, str):
             known[key] = SAME_PATTERNS.get(value, value)
+        elif key == "$ref" and isinstance(value, str):
+            known[key] = quote(value, safe=_IN_URIS)
         elif key in _BOUNDS and isinstance(value, int | float) and not isinstance(value, bool):
             known[key] = _held_bound(key, value, node.get("type") == "integer")
         elif isinstance(value, Mapping):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from swiftlm_engine.grammar.endless import Ends
 from swiftlm_engine.grammar.lark import Schema
 from swiftlm_engine.grammar.regex_scan import structural
+from swiftlm_engine.text.tools.schema import pointer_key
 
 MAX_STEPS = 24
 MAX_S = 3.0  # no further step is begun after it
@@ -115,7 +116,7 @@ def _target(schema: Schema, ref: str) -> object:
         return None
     node: object = schema
     for part in ref[1:].split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
+        key = pointer_key(part)
         node = node.get(key) if isinstance(node, Mapping) else None
     return node
 

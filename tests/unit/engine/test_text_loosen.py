@@ -127,6 +127,21 @@ def test_every_type_of_zod_is_enforced_or_named(benches: dict[str, Bench], label
     assert bool(settled.warnings) is (label in ZOD_WEAKER), settled.warnings
 
 
+@pytest.mark.parametrize("family", ["hermes", "qwen", "gemma4"])
+@pytest.mark.parametrize("ref", ["List<string>", "List%3Cstring%3E"])
+def test_references_by_the_names_of_types_are_followed(
+    benches: dict[str, Bench], family: str, ref: str
+) -> None:
+    listed = {"type": "object", "properties": {"next": {"$ref": f"#/definitions/{ref}"}}}
+    definitions = {"definitions": {"List<string>": listed}}
+    root = {"type": "object", "properties": {"to": {"$ref": f"#/definitions/{ref}"}}}
+    made = ToolSpec("send", "", {**root, **definitions}, strict=True)
+    compiler = benches[family].compiler
+    settled = settle(compiler, ForcedCall((made,)))
+    assert settled.warnings == ()
+    compiler.start(settled.rule, thinks=False)
+
+
 NUMBERS = {  # the bounds of a type, as zod, pydantic and schemars write them
     "float32": {"type": "number", "minimum": -3.4028234663852886e38, "maximum": 3.4e38},
     "float64": {"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1.797e308},

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 Schema = Mapping[str, object]
 Rules = tuple[Schema, ...]  # schemas without references and unions that hold at once
@@ -191,6 +192,11 @@ def _parts(schema: Schema, name: str) -> Sequence[object]:
     return parts if isinstance(parts, list) else ()
 
 
+def pointer_key(step: str) -> str:
+    """A step of a JSON pointer in a URI as the key it stands for: `List%3Cstring%3E`, `a~1b`."""
+    return unquote(step).replace("~1", "/").replace("~0", "~")
+
+
 def resolved(ref: object, root: Schema) -> object:
     """Raises CannotHold for a reference to nothing."""
     place: object = root
@@ -198,7 +204,7 @@ def resolved(ref: object, root: Schema) -> object:
     if not pointer.startswith("#"):
         raise CannotHold(f"the reference '{pointer}' leads out of the schema")
     for step in filter(None, pointer[1:].split("/")):
-        step = step.replace("~1", "/").replace("~0", "~")
+        step = pointer_key(step)
         if isinstance(place, Mapping) and step in place:
             place = place[step]
         elif isinstance(place, list) and step.isdigit() and int(step) < len(place):
