@@ -44,6 +44,7 @@ _CODE = {
 
 MAX_MESSAGE = 4000  # characters; a message may repeat what a client sent, and goes to logs
 MAX_NAME = 200  # of one name in it
+_MAX_NAMED = 20  # models that are listed in it
 
 
 def shortened(text: str, limit: int) -> str:
@@ -103,7 +104,9 @@ class ModelNotFound(ServiceError):
 
     def __init__(self, name: str, known: list[str]) -> None:
         name = shortened(name, MAX_NAME)
-        listed = ", ".join(known) if known else "none yet"
+        listed = ", ".join(known[:_MAX_NAMED]) if known else "none yet"
+        if len(known) > _MAX_NAMED:
+            listed += f" and {len(known) - _MAX_NAMED:,} more (`swiftlmctl models`)"
         spelled = {known_name.lower(): known_name for known_name in known}
         spelled |= {key.rpartition("/")[2]: value for key, value in spelled.items()}
         near = [spelled[key] for key in difflib.get_close_matches(name.lower(), spelled, n=1)]

@@ -18,7 +18,7 @@ from typing import Protocol
 from swiftlm_proto import messages as m
 from swiftlmd.clock import Clock
 from swiftlmd.config.settings import NEVER, Settings
-from swiftlmd.faults import Kind, ServiceError, from_fault
+from swiftlmd.faults import Kind, ModelNotFound, ServiceError, from_fault
 from swiftlmd.lifecycle.instance import Instance
 from swiftlmd.memory.machine import Machine, own_bytes
 from swiftlmd.residency.residency import Lease, Residency, Store
@@ -138,6 +138,7 @@ class Service:
         a client's path never is."""
         repo = self.names.to_fetch(active.model)
         if not repo:
+            self._refuse_unknown(active.model)
             return
         async with aclosing(self._store.pull(repo)) as reports:
             async for report in reports:
@@ -155,7 +156,15 @@ class Service:
                 async for _ in reports:
                     pass
             await self.list_models()
-        return self.names.resolve(name)
+        name = self.names.resolve(name)
+        self._refuse_unknown(name)
+        return name
+
+    def _refuse_unknown(self, name: str) -> None:
+        """All was listed for that name a moment ago; a load would list it twice more."""
+        if self.names.knows(name) or any(r.name == name for r in self.residency.residents):
+            return
+        raise ModelNotFound(name, [model.name for model in self._stored])
 
     async def _events(
         self, active: ActiveRequest, request: m.GenerateRequest

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from fakes import FakeClock, FakeLauncher, FakeMemory, FakePlanner, FakeStore, stored_model
 
+from swiftlm_proto import messages as m
 from swiftlmd.config.settings import Settings
+from swiftlmd.faults import ModelNotFound
 from swiftlmd.http import admin_operations
 from swiftlmd.http.admin_operations import ReplyTexts, to_json
 from swiftlmd.lifecycle.instance import this_instance
@@ -20,6 +22,7 @@ from swiftlmd.memory.machine import Machine
 from swiftlmd.residency.residency import Residency
 from swiftlmd.serving.admission import Admission
 from swiftlmd.serving.service import DaemonInfo, Service
+from swiftlmd.store import StoredModel
 
 GB = 10**9
 MODELS = 1000
@@ -112,3 +115,28 @@ async def test_nobody_who_changes_a_listing_changes_the_status(world: World) -> 
     for row in await world.service.list_models():
         row.error = "changed"
     assert {row["error"] for row in (await rows(world, ReplyTexts())).values()} == {""}
+
+
+async def test_an_unknown_name_has_the_folders_listed_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, real = 0, world.store.list
+
+    async def noted() -> list[StoredModel]:
+        nonlocal listed
+        listed += 1
+        return await real()
+
+    monkeypatch.setattr(world.store, "list", noted)
+    service = world.service
+    for ask in (
+        anext(service.generate("gone", m.GenerateRequest(text="hi"), route="chat")),
+        service.tokenize("gone", m.TokenizeRequest(text="hi")),
+        service.embed("gone", m.EmbedRequest()),
+    ):
+        listed = 0
+        with pytest.raises(ModelNotFound) as missing:
+            await ask
+        assert listed == 1
+        assert len(missing.value.message) < 600
+        assert "and 980 more" in missing.value.message
