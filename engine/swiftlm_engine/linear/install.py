@@ -85,7 +85,7 @@ class RowSwitchLinear(QuantizedSwitchLinear):
     def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
         layer: RowLayer = self.row_layer
         rows = x.size // x.shape[-1]
-        few = x.shape[-2] == 1 and rows <= indices.size <= MAX_ROWS * 16
+        few = x.shape[-2] == 1 and rows <= indices.size <= 512
         plain = self.get("global_scale") is None and "bias" not in self
         if not (few and plain and layer.products.fits(layer.weights, x.dtype)):
             return super().__call__(x, indices, sorted_indices)

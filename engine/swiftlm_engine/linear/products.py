@@ -14,7 +14,7 @@ from swiftlm_engine.turboquant.kernels.dialect import Dialect, Text, compiled, c
 
 log = logging.getLogger(__name__)
 
-MAX_ROWS = 32
+MAX_ROWS = 128  # drafts of several rows; weights are read once for 32 of them
 _MAX_ERROR = 0.01
 _BITS = (2, 3, 4, 5, 6, 8)
 
@@ -124,7 +124,8 @@ class RowProducts:
         if x.ndim != 3:
             x = x.reshape(1, rows, -1)
         tiles = 1 if rows <= 8 else 2 if rows <= 16 else 4
-        return self._launch([x, weights.weight], weights, tiles, 1, shape)
+        blocks = -(-rows // (8 * tiles))
+        return self._launch([x, weights.weight], weights, tiles, blocks, shape)
 
     def gathered(self, x: mx.array, weights: ProductWeights, experts: mx.array) -> mx.array:
         """Rows (R, K), each with P / R of the experts (P,), in order -> (P, N)."""
