@@ -75,18 +75,30 @@ async def test_a_prompt_of_megabytes_is_refused_by_its_size(engine: EngineProces
 
 
 # The engine as a program, with less patience for its tokenizer.
+# Native code that hangs, played: it lets other threads run and cannot be stopped.
 IMPATIENT = """
-import runpy
+import runpy, time
 from swiftlm_engine.text import encoder
 encoder._DEADLINE_S = 1.0
+
+def hanging(call):
+    def wrapped(self, text, *rest, **named):
+        if "x" * 60 in text:
+            with self._natively():
+                time.sleep(120)
+        return call(self, text, *rest, **named)
+    return wrapped
+
+encoder.Encoder._here = hanging(encoder.Encoder._here)
+encoder.Encoder.ids = hanging(encoder.Encoder.ids)
 runpy.run_module("swiftlm_engine", run_name="__main__", alter_sys=True)
 """
 
 
 @pytest.fixture(scope="module")
-def hanging(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its tokenizer takes exponential time for a row of x."""
-    folder = make_model("llama", tmp_path_factory.mktemp("hanging"), template=CHATML)
+def panicking(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its tokenizer gives up on a row of x, after millions of tries, with a panic."""
+    folder = make_model("llama", tmp_path_factory.mktemp("panicking"), template=CHATML)
     file = folder / "tokenizer.json"
     tokenizer = json.loads(file.read_text())
     split = {
@@ -101,13 +113,32 @@ def hanging(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+async def test_a_tokenizer_that_panics_costs_one_request(
+    tmp_path: Path, panicking: Path, room_path: str
+) -> None:
+    """A panic is no Exception to Python: the request was never heard of again."""
+    async with engine_process(tmp_path, room_path) as engine:
+        await engine.load(panicking)
+        _, end = await engine.ask(chat("panics", "x" * 60))
+        assert end.fault is not None
+        assert (
+            "the tokenizer of model 'tiny' is broken: with this prompt it fails"
+            in end.fault.message
+        )
+        reply = await engine.stub.tokenize(m.TokenizeRequest(text="x" * 60))
+        assert reply.fault is not None
+        assert "retry-limit" in reply.fault.message
+        _, end = await engine.ask(chat("next", "hi"))
+        assert end.reason == m.FinishedReason.LENGTH
+
+
 @pytest.mark.parametrize("by", ["generate", "tokenize"])
 async def test_a_hanging_tokenizer_ends_its_engine_by_name(
-    tmp_path: Path, hanging: Path, room_path: str, by: str
+    tmp_path: Path, folder: Path, room_path: str, by: str
 ) -> None:
     """Nothing less ends a thread in native code; who waits is told why."""
     async with engine_process(tmp_path, room_path, ("-c", IMPATIENT)) as engine:
-        await engine.load(hanging)
+        await engine.load(folder)
         await engine.ask(chat("first", "hi"))
         if by == "generate":
             _, end = await engine.ask(chat("hangs", "x" * 60))

@@ -140,7 +140,8 @@ class FakeAdmin(m.AdminBase):
 
     async def cache_control(self, message: m.CacheControlRequest) -> m.CacheControlReply:
         self.asked.append(message)
-        return m.CacheControlReply(stats={"smollm2-135m": '{"hits": 3, "ram_bytes": 1500000}'})
+        books = m.PrefixStats(num_hits=3, nbytes=1_500_000)
+        return m.CacheControlReply(stats={"smollm2-135m": books})
 
     async def plan(self, message: m.PlanModelRequest) -> m.PlanModelReply:
         self.asked.append(message)

@@ -261,7 +261,8 @@ class RowCaches:
         if sizes.prefixed > MAX_PADDING * sizes.held:
             common, sizes.common = 0, 0.0  # they share more than their first tokens
         fits = sizes.fit_padded
-        padded = fits and self._prefers_padding if self._can_unpad else True
+        pads = self._prefers_padding and not self._alike  # a mask changes a row's last bits
+        padded = fits and pads if self._can_unpad else True
         if self._num_rows <= 1:
             self._common, self._is_padded = common, padded
         elif common != self._common or (self._is_padded and not padded):

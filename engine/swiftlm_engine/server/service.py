@@ -212,7 +212,7 @@ class EngineService(m.EngineBase):
             self._end_aborted(job)
         except EngineFault as error:
             self._fail(job, error)
-        except Exception as error:
+        except BaseException as error:  # native code that panics raises no Exception
             log.exception("%s of %s failed", what, job.request_id)
             self._fail(job, EngineFault(FaultKind.INTERNAL, f"{what} failed: {error!r}"))
 

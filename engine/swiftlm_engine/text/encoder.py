@@ -121,6 +121,10 @@ class Encoder:
             self._running[thread] = (time.monotonic(), footprint_bytes())
             try:
                 yield
+            except BaseException as error:  # a panic of native code is no Exception
+                if isinstance(error, Exception) or type(error).__name__ != "PanicException":
+                    raise
+                raise TokenizerBroken(f"fails: {str(error)[:200]}") from error
             finally:
                 del self._running[thread]
 
