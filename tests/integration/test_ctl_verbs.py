@@ -359,7 +359,7 @@ def test_requests_and_cancel(ctl: Ctl, admin: FakeAdmin) -> None:
 
 def test_cache_statistics_are_laid_out(ctl: Ctl, admin: FakeAdmin) -> None:
     out = ctl("cache", "stats").out
-    assert "1,500,000" in out
+    assert "1.5 MB" in out
     assert ctl("cache", "stats", "--json").json["smollm2-135m"]["num_hits"] == 3
     ctl("cache", "clear")
     last = admin.asked[-1]

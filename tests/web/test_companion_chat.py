@@ -35,6 +35,8 @@ def held_after(number, *pieces):
 
 async def done(page):
     await page.locator(".figures").last.wait_for()
+    # What draws an answer is loaded with the first one.
+    await page.locator(".assistant .text > *").last.wait_for(state="attached")
 
 
 async def test_the_view_stays_where_it_was_when_an_answer_ends(page, admin):
@@ -147,10 +149,13 @@ async def test_an_answer_streamed_looks_like_the_same_loaded_again(page, admin):
     async with serve(ScriptedBackend(default=text(*said)), admin=admin) as server:
         await page.goto(server.url)
         await ask(page, "go")
+        coloured = page.locator(".hljs-keyword").first  # by what is loaded with the first code
         await done(page)
+        await coloured.wait_for(state="attached")
         streamed = await page.locator(".assistant .text").inner_html()
         await page.reload()
         await done(page)
+        await coloured.wait_for(state="attached")
         assert await page.locator(".assistant .text").inner_html() == streamed
         for part in (
             "h1",

@@ -108,7 +108,7 @@ def cell(name: str, value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int | float) and (name.endswith("_bytes") or name == "bytes"):
+    if isinstance(value, int | float) and (name.endswith("_bytes") or name in ("bytes", "nbytes")):
         return output.size_text(int(value))
     if isinstance(value, int | float) and name.endswith("_bytes_per_s"):
         return f"{output.size_text(int(value))}/s"

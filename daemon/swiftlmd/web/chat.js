@@ -39,6 +39,11 @@ function Messages({ talk, live, busy, status, model, acts, onExample }) {
   const question = shown.findLast((one) => one.role === "user")?.id;
   useLayoutEffect(() => { follows.current = true; }, [question]);
   useLayoutEffect(() => { if (follows.current) toEnd(); });
+  useLayoutEffect(() => { // what is drawn late (the first answer, mathematics, pictures) is followed, too
+    const grown = new ResizeObserver(() => { if (follows.current) toEnd(); });
+    grown.observe(box.current.firstElementChild);
+    return () => grown.disconnect();
+  }, []);
   const all = live ? [...shown.filter((one) => one.id !== live.message.id), live.message] : shown;
   return html`<div class="scroller"><div class="messages" ref=${box} tabindex="0" role="group" aria-label=${t("conversationText")} onScroll=${note}>
     <div class="column">${!all.length && chat.chats.ready && html`<${Welcome} status=${status} model=${model} onExample=${onExample} />`}
