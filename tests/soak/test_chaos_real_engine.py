@@ -7,7 +7,6 @@ reached the disk is a hit in the next engine, and the configuration is as it was
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import signal
@@ -41,8 +40,8 @@ async def _ask(live: LiveDaemon, prompt: str) -> dict[str, Any]:
 
 async def _written(live: LiveDaemon) -> bool:
     reply = await live.admin.cache_control(m.CacheControlRequest(model="tiny"))
-    stats = [json.loads(text) for text in reply.stats.values()]
-    return all(one["waiting_bytes"] == one["ssd"]["queued_bytes"] == 0 for one in stats)
+    books = reply.stats.values()
+    return all(one.waiting_bytes == 0 and one.ssd and not one.ssd.queued_bytes for one in books)
 
 
 async def _load(live: LiveDaemon, seed: int) -> None:
