@@ -229,7 +229,7 @@ def test_documents_are_sorted_and_score_alone_as_among_others(service):
 
     def rerank(*texts: str) -> dict[str, float]:
         body = {"query": "Which animal purrs?", "documents": texts, "return_documents": True}
-        found = httpx.post(f"{service.url}/rerank", json=body, timeout=60).json()["results"]
+        found = httpx.post(f"{service.url}/rerank", json=body, timeout=250).json()["results"]
         scores = [one["relevance_score"] for one in found]
         assert scores == sorted(scores, reverse=True)
         return {one["document"]["text"]: one["relevance_score"] for one in found}
@@ -244,9 +244,9 @@ def test_ollamas_api_says_what_chat_says(service):
     message = {"role": "user", "content": "What is the capital of France?"}
     body = {"messages": [message], "options": {"temperature": 0, "num_predict": 12}}
     root = service.url.removesuffix("/v1")
-    name = httpx.get(f"{root}/api/tags", timeout=60).json()["models"][0]["name"]
+    name = httpx.get(f"{root}/api/tags", timeout=250).json()["models"][0]["name"]
     asked = {**body, "model": name, "stream": False}
-    said = httpx.post(f"{root}/api/chat", json=asked, timeout=60).json()
+    said = httpx.post(f"{root}/api/chat", json=asked, timeout=250).json()
     chat = _ask(service.client(), messages=[message], max_tokens=12)
     assert said["message"]["content"] == chat.choices[0].message.content
     assert said["eval_count"] == chat.usage.completion_tokens
