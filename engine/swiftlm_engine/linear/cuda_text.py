@@ -15,19 +15,14 @@ tiles of outputs and NT tiles of rows of a block, NW warps, GATHER (each row has
 """
 
 from swiftlm_engine.turboquant.kernels.dialect import Text
-from swiftlm_engine.turboquant.kernels.tensor import PERMUTE
+from swiftlm_engine.turboquant.kernels.tensor import MULTIPLY_HALVES, PERMUTE
 
 _HEADER = (
     PERMUTE
     + r"""
-#ifndef TQ_EMULATED
-TQ_FN void tq_multiply_halves(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
+#ifndef TQ_EMULATED"""
+    + MULTIPLY_HALVES
+    + r"""
 TQ_FN void tq_multiply_bfloats(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "

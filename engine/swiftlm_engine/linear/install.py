@@ -45,38 +45,33 @@ def weights_of(module: nn.Module) -> ProductWeights:
     return ProductWeights(module["weight"], module["scales"], module.get("biases"), *packing)
 
 
+def _product(module: Any, x: mx.array, usual: Callable[[mx.array], mx.array]) -> mx.array:
+    """Of a layer that has been installed; `usual` is what MLX computes."""
+    layer: RowLayer = module.row_layer
+    if not layer.takes(x):
+        return usual(x)
+    y = layer.products.product(x, layer.weights)
+    return y + module["bias"] if "bias" in module else y
+
+
 class RowQuantizedLinear(nn.QuantizedLinear):
     def __call__(self, x: mx.array) -> mx.array:
-        layer: RowLayer = self.row_layer
-        if not layer.takes(x):
-            return super().__call__(x)
-        y = layer.products.product(x, layer.weights)
-        return y + self["bias"] if "bias" in self else y
+        return _product(self, x, super().__call__)
 
 
 class RowLinear(nn.Linear):
     def __call__(self, x: mx.array) -> mx.array:
-        layer: RowLayer = self.row_layer
-        if not layer.takes(x):
-            return super().__call__(x)
-        y = layer.products.product(x, layer.weights)
-        return y + self["bias"] if "bias" in self else y
+        return _product(self, x, super().__call__)
 
 
 class RowQuantizedEmbedding(nn.QuantizedEmbedding):
     def as_linear(self, x: mx.array) -> mx.array:
-        layer: RowLayer = self.row_layer
-        if not layer.takes(x):
-            return super().as_linear(x)
-        return layer.products.product(x, layer.weights)
+        return _product(self, x, super().as_linear)
 
 
 class RowEmbedding(nn.Embedding):
     def as_linear(self, x: mx.array) -> mx.array:
-        layer: RowLayer = self.row_layer
-        if not layer.takes(x):
-            return super().as_linear(x)
-        return layer.products.product(x, layer.weights)
+        return _product(self, x, super().as_linear)
 
 
 class RowSwitchLinear(QuantizedSwitchLinear):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
@@ -10,9 +9,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 from swiftlm_engine.linear.cuda_text import row_product
-from swiftlm_engine.turboquant.kernels.dialect import Dialect, Text, compiled, cuda
-
-log = logging.getLogger(__name__)
+from swiftlm_engine.turboquant.kernels.dialect import Dialect, Text, compiled, cuda, is_sound
 
 MAX_ROWS = 128  # drafts of several rows; weights are read once for 32 of them
 _MAX_ERROR = 0.01
@@ -201,15 +198,8 @@ def row_products() -> RowProducts | None:
     if mx.default_device().type != mx.DeviceType.gpu or mx.metal.is_available():
         return None
     products = RowProducts(cuda())
-    try:
-        error = _first_error(products)
-    except Exception as failure:  # whatever a driver or a compiler says
-        log.warning("no row products: their kernel does not run", exc_info=failure)
-        return None
-    if error < _MAX_ERROR:
-        return products
-    log.warning("no row products: their kernel is off by %.3f", error)
-    return None
+    sound = is_sound(lambda: _first_error(products), _MAX_ERROR, "no row products")
+    return products if sound else None
 
 
 def _first_error(products: RowProducts) -> float:

@@ -5,6 +5,7 @@ lanes. A kernel's name carries a hash of its text: MLX caches compiled kernels b
 """
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from typing import Any
 import mlx.core as mx
 
 from swiftlm_engine.turboquant.kernels.common import COMMON
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,20 @@ def compiled(
         header=header,
     )
     return kernel
+
+
+def is_sound(first_error: Callable[[], float], limit: float, without: str) -> bool:
+    """Whether kernels run on this GPU and their first result is right. `without`: what there is in
+    their place, for the log."""
+    try:
+        error = first_error()
+    except Exception as failure:  # whatever a driver or a compiler says
+        log.warning("%s: their kernel does not run", without, exc_info=failure)
+        return False
+    if error < limit:
+        return True
+    log.warning("%s: their kernel is off by %.3f", without, error)
+    return False
 
 
 # MLX joins and hashes the whole text on every call: 1 us of host time per 3 kB.

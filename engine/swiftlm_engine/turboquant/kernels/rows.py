@@ -6,7 +6,6 @@ so that keys and values are read once. LPT lanes share a token; partial results 
 The table says of each slot its tokens, row and capacity: one array on the device for all layers.
 """
 
-import logging
 import math
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,9 +15,7 @@ import mlx.core as mx
 
 from swiftlm_engine.kv.parts_attention import attend_parts
 from swiftlm_engine.kv.slots import Slot
-from swiftlm_engine.turboquant.kernels.dialect import Dialect, Text, compiled, cuda, metal
-
-log = logging.getLogger(__name__)
+from swiftlm_engine.turboquant.kernels.dialect import Dialect, Text, compiled, cuda, is_sound, metal
 
 MAX_SLOTS = 12  # of one launch: Metal has room for 31 buffers, each shape that a text reads is one
 CHUNK_TOKENS = 256
@@ -289,15 +286,8 @@ def row_kernels() -> RowKernels | None:
     if mx.default_device().type != mx.DeviceType.gpu:
         return None
     kernels = RowKernels(metal() if mx.metal.is_available() else cuda())
-    try:
-        error = _first_error(kernels)
-    except Exception as failure:  # whatever a driver or a compiler says
-        log.warning("rows are attended to one by one: their kernel does not run", exc_info=failure)
-        return None
-    if error < _MAX_ERROR:
-        return kernels
-    log.warning("rows are attended to one by one: their kernel is off by %.3f", error)
-    return None
+    without = "rows are attended to one by one"
+    return kernels if is_sound(lambda: _first_error(kernels), _MAX_ERROR, without) else None
 
 
 _MAX_ERROR = 0.02

@@ -20,6 +20,15 @@ TQ_FN u32 tq_permute(u32 a, u32 b, u32 s) {
 }
 #endif
 """
+# Not where lanes are emulated.
+MULTIPLY_HALVES = r"""
+TQ_FN void tq_multiply_halves(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}"""
 
 _HEADER = (
     PERMUTE
@@ -36,14 +45,9 @@ TQ_FN void tq_multiply_bytes(int* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32
       "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-TQ_FN void tq_multiply_halves(float* c, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
+}"""
+    + MULTIPLY_HALVES
+    + r"""
 #endif
 TQ_FN u32 tq_pair(float a, float b) {
   __half2 h = __floats2half2_rn(a, b);
