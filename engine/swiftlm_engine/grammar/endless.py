@@ -79,7 +79,7 @@ class Ends:
     def _settle(self) -> None:
         users: dict[str, list[str]] = defaultdict(list)
         for ref, node in self._reached.items():
-            for used in references(node):
+            for used in _used(node):
                 users[used].append(ref)
         waiting = deque(reversed(self._reached))
         while waiting:
@@ -89,17 +89,22 @@ class Ends:
                 waiting.extend(users[ref])
 
 
-def references(node: object) -> Iterator[str]:
-    """In a schema, but for its definitions, which only count where they are referred to."""
+def references(node: object, passed_over: tuple[str, ...] = DATA) -> Iterator[str]:
+    """In a schema, but for what stands under some of its keywords."""
     if isinstance(node, list):
         for one in node:
-            yield from references(one)
+            yield from references(one, passed_over)
     elif isinstance(node, Mapping):
         if isinstance(ref := node.get("$ref"), str):
             yield ref
         for key, value in node.items():
-            if key not in DATA and key not in DEFINITIONS:
-                yield from references(value)
+            if key not in passed_over:
+                yield from references(value, passed_over)
+
+
+def _used(node: object) -> Iterator[str]:
+    """Definitions only count where they are referred to."""
+    return references(node, (*DATA, *DEFINITIONS))
 
 
 def _reached(schema: Schema) -> Iterator[tuple[str, object]]:
@@ -108,7 +113,7 @@ def _reached(schema: Schema) -> Iterator[tuple[str, object]]:
     while waiting:
         ref, node = waiting.popleft()
         yield ref, node
-        for further in references(node):
+        for further in _used(node):
             if further not in seen and (found := _target(schema, further)) is not None:
                 seen.add(further)
                 waiting.append((further, found))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from swiftlm_engine.grammar.endless import Ends
+from swiftlm_engine.grammar.endless import DATA, Ends, references
 from swiftlm_engine.grammar.lark import Schema
 from swiftlm_engine.grammar.regex_scan import structural
 from swiftlm_engine.text.tools.schema import pointer_key
@@ -29,7 +29,6 @@ KEYWORDS = (
 )  # fmt: skip
 NAMED = re.compile(r"Unimplemented keys: \[([^\]]*)\]|'(\w+)' (?:cannot be held|with)")
 LOOKAROUND = re.compile(r"\(\?(?:[=!]|<[=!])")
-DATA = ("const", "enum", "default", "examples")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def circle(schema: Schema) -> str | None:
 
     One that leads back through properties or items is fine: such values nest.
     """
-    for ref in _references(schema):
+    for ref in references(schema):
         seen: list[str] = []
         at: object = ref
         while isinstance(at, str) and at not in seen:
@@ -97,18 +96,6 @@ def circle(schema: Schema) -> str | None:
         if isinstance(at, str):
             return at
     return None
-
-
-def _references(node: object) -> Iterator[str]:
-    if isinstance(node, list):
-        for one in node:
-            yield from _references(one)
-    elif isinstance(node, Mapping):
-        if isinstance(ref := node.get("$ref"), str):
-            yield ref
-        for key, value in node.items():
-            if key not in DATA:
-                yield from _references(value)
 
 
 def _target(schema: Schema, ref: str) -> object:

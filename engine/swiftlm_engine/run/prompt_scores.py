@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from swiftlm_engine.brain.tokens import common_prefix
 from swiftlm_engine.sampling.logprobs import TokenLogprob, of_tokens
 from swiftlm_engine.schedule.sequence import Sequence
 
@@ -143,18 +144,6 @@ class PromptScores:
             if common > len(best):
                 best = prompt.scores[:common]
         return best if wish.salt is not None else []
-
-
-def common_prefix(one: list[int], other: list[int]) -> int:
-    """How many first tokens are the same; slices are compared, not tokens one by one."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:  # the first `low` are the same, the first `high + 1` are not
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def pieces(start: int, count: int) -> Iterator[tuple[int, int]]:

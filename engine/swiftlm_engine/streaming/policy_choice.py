@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from swiftlm_engine.streaming.record import write_record
 from swiftlm_engine.streaming.report import StreamingReport, StreamMode
 from swiftlm_engine.streaming.slots import PolicyKind
 from swiftlm_engine.streaming.streamer import Streamer
@@ -70,17 +69,9 @@ class PolicyChoice:
     hit_rates: dict[str, float]  # by policy
 
     def save(self, path: Path) -> None:
-        """Whole or not at all. Raises OSError."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
+        """Raises OSError."""
         record = {"policy": self.policy, "slots": self.slots, "hit_rates": self.hit_rates}
-        try:
-            temporary.write_text(json.dumps(record), encoding="utf-8")
-            temporary.replace(path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
+        write_record(path, record)
 
     @classmethod
     def load(cls, path: Path) -> PolicyChoice | None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from swiftlm_engine.streaming.reader import ReadFault
+from swiftlm_engine.streaming.record import write_record
 
 LIMIT_S = 10.0  # of reading, by which a load may become longer
 SAVE_EVERY_S = 30.0
@@ -82,7 +81,7 @@ class SlotKeeper:
             return
         self._saved, self._saved_at = found, self._clock()
         try:
-            _write(self._path, found)
+            write_record(self._path, found)
         except OSError as error:
             log.warning("the next load starts with cold slots: %s", error)
 
@@ -111,16 +110,3 @@ def _experts(listed: list[int], num_experts: int) -> list[int]:
     if not all(type(expert) is int and 0 <= expert < num_experts for expert in found):
         raise ValueError("no experts of this model")
     return found
-
-
-def _write(path: Path, found: dict[str, list[int]]) -> None:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}")
-    try:
-        temporary.write_text(json.dumps(found), encoding="utf-8")
-        temporary.replace(path)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink()
-        raise

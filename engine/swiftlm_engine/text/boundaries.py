@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from swiftlm_engine.brain.tokens import common_prefix
 from swiftlm_engine.text.chat import ImagePart, Message, TextPart
 from swiftlm_engine.text.turns import Turns, is_system
 
@@ -125,18 +126,6 @@ class _Beginnings:
             ended = running.copy()
             ended.update(b"\0")
             self._digests[length] = ended.digest()
-
-
-def common_prefix(a: str, b: str) -> int:
-    """The length of the text that both begin with."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _answer(text: str, start: int) -> Iterator[Position]:

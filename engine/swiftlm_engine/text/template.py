@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
+from swiftlm_engine.brain.tokens import common_prefix
 from swiftlm_engine.text.boundaries import (
     ELSE,
     Boundaries,
     Encoded,
     Position,
-    common_prefix,
 )
 from swiftlm_engine.text.call_spelling import spelling_of
 from swiftlm_engine.text.chat import Chat, Message, TextPart, ToolCall, ToolSpec
