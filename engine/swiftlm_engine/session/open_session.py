@@ -177,17 +177,7 @@ def _assemble(
         event_buffer.flush,
         exact.alike,
     )
-    gate: KVBudget = UnlimitedKV()
-    if options.kv_budget_bytes:
-        gate = LimitedKV(options.kv_budget_bytes, lambda: runner.counted_twice(scheduler.running))
-    scheduler = Scheduler(
-        limits,
-        time.monotonic,
-        gate,
-        runner.open,
-        kv.price,
-        lambda waiting: runner.held_already(waiting, scheduler.running),
-    )
+    scheduler = _scheduler(options.kv_budget_bytes, limits, runner, kv)
     factory = _choices(conversation, text, tokenizer, vocab_size, kv.needs_checkpoints)
     compiler = _compiler(text, tokenizer, vocab_size)
     engine = StepLoop(
@@ -226,6 +216,22 @@ def _assemble(
         _watcher(weights, options, kv),
         weights.expanded,
     )
+
+
+def _scheduler(budget_bytes: int, limits: Limits, runner: Runner, kv: KvCaches) -> Scheduler:
+    """What running sequences hold together, the runner knows."""
+    gate: KVBudget = UnlimitedKV()
+    if budget_bytes:
+        gate = LimitedKV(budget_bytes, lambda: runner.counted_twice(scheduler.running))
+    scheduler = Scheduler(
+        limits,
+        time.monotonic,
+        gate,
+        runner.open,
+        kv.price,
+        lambda waiting: runner.held_already(waiting, scheduler.running),
+    )
+    return scheduler
 
 
 def _choices(
