@@ -96,8 +96,15 @@ class InstallBox:
     ) -> subprocess.CompletedProcess[str]:
         """$INSTALL_SHELL stands for every shell (`make test-shells`)."""
         program, *options = os.environ.get("INSTALL_SHELL", shell).split()
+        shell = shutil.which(program) or program
+        return self.run([shell, *options, self.checkout / "install.sh", *words], environ)
+
+    def run(
+        self, command: list[str | Path], environ: dict[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        """As its user would, with more in the environment; nobody is at a terminal."""
         return subprocess.run(
-            [shutil.which(program) or program, *options, str(self.checkout / "install.sh"), *words],
+            command,
             env=self.environ | environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,

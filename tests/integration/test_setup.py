@@ -31,15 +31,8 @@ class ToolBox(InstallBox):
         subprocess.run([self.bin / "python3", "-I", "-m", "venv", self.venv], check=True)
 
     def ctl(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [self.venv / "bin/python3", "-I", "-X", "utf8", "-m", "swiftlmctl", *words],
-            env=self.environ | environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        python = self.venv / "bin/python3"
+        return self.run([python, "-I", "-X", "utf8", "-m", "swiftlmctl", *words], environ)
 
     def left(self) -> set[str]:
         """What lies in the home outside the tool's environment."""

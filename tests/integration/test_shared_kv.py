@@ -209,6 +209,18 @@ def test_the_ledger_counts_a_common_prefix_once(tmp_path) -> None:
     assert shared.prefix.nbytes < 1.05 * one
 
 
+def watch(batch, held: list[tuple[int, int]]) -> None:
+    """Notes after each step how many rows there are, and their bytes."""
+    step = batch.step
+
+    def watched():
+        found = step()
+        held.append((len(batch), batch.caches_nbytes()))
+        return found
+
+    batch.step = watched
+
+
 def test_engine_with_agents_over_one_prompt_holds_it_once(tmp_path) -> None:
     folder = make_model("llama", tmp_path, max_position_embeddings=8192, num_hidden_layers=1)
     options = {"context": 6144, "parallel": 4, "dtype": "float32", "kv": "fp16"}
@@ -218,14 +230,7 @@ def test_engine_with_agents_over_one_prompt_holds_it_once(tmp_path) -> None:
         [expected] = engine.run(GenerateJob("cold", asks[3], GREEDY, 24))
     with EngineHarness(folder, **options, prefix_cache_bytes=1 << 28) as engine:
         runner = engine.session.runner
-        step = runner.batch.step
-
-        def watched():
-            found = step()
-            held.append((len(runner.batch), runner.batch.caches_nbytes()))
-            return found
-
-        runner.batch.step = watched
+        watch(runner.batch, held)
         engine.run(GenerateJob("first", asks[0], GREEDY, 24))
         one = max(nbytes for _, nbytes in held)
         held.clear()
@@ -252,14 +257,7 @@ def test_agents_over_one_prompt_are_admitted_by_what_they_hold_together(tmp_path
         folder, **options, prefix_cache_bytes=1 << 28, kv_budget_bytes=budget
     ) as engine:
         runner, held = engine.session.runner, []
-        step = runner.batch.step
-
-        def watched():
-            found = step()
-            held.append((len(runner.batch), runner.batch.caches_nbytes()))
-            return found
-
-        runner.batch.step = watched
+        watch(runner.batch, held)
         engine.run(GenerateJob("first", asks[0], GREEDY, 24))
         engine.run(*(GenerateJob(f"w{i}", p, GREEDY, 24) for i, p in enumerate(asks)))
     assert max(width for width, _ in held) == 4
